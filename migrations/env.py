@@ -1,17 +1,17 @@
-"""Alembic's entry: runs the migrations on the connection of `server.database.migrate`."""
+"""Alembic's entry: runs the migrations on the connection of `server.core.database.migrate`."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from server.database import (  # noqa: F401 - they fill the metadata
+from server.core.database import (  # noqa: F401 - they fill the metadata
     metric_and_log_tables,
     queue_tables,
     slot_tables,
     source_tables,
     tables,
 )
-from server.database.schema import metadata
+from server.core.database.schema import metadata
 
 
 def run() -> None:

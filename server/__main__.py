@@ -10,17 +10,17 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from server.api.auth.admin import ensure_admin_token
+from server.api.wire.configuration import Server, configured
+from server.api.wire.connections import connections_possible
 from server.app.admin_command import add_options, rotate_admin_token
 from server.app.factory import create_app
 from server.app.keys import ensure_key, rotate
-from server.auth.admin import ensure_admin_token
-from server.context import Context, SystemClock
-from server.database.engine import Database
-from server.database.migrate import is_current, upgrade
-from server.secrets import KeyFileError
-from server.settings import Settings, setting_problems
-from server.wire.configuration import Server, configured
-from server.wire.connections import connections_possible
+from server.core.context import Context, SystemClock
+from server.core.database.engine import Database
+from server.core.database.migrate import is_current, upgrade
+from server.core.secrets import KeyFileError
+from server.core.settings import Settings, setting_problems
 
 logger = logging.getLogger("server")
 
@@ -46,7 +46,7 @@ def api(context: Context) -> int:
 
 def scheduler(context: Context) -> int:
     """Place jobs and watch leases until SIGTERM."""
-    from server.scheduling.loop import run  # only this process needs Celery
+    from server.scheduler.rounds.loop import run  # only this process needs Celery
 
     try:
         broker_url = context.settings.whole_broker_url()

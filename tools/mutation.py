@@ -27,7 +27,7 @@ def main(chosen: Sequence[str]) -> int:
     """Run the tool, print a JSON line per module and per survivor; 1 where too many survive.
 
     Args:
-        chosen: modules to change, such as `server.leases`; all that are listed when empty.
+        chosen: modules to change, such as `server.core.leases`; all that are listed when empty.
     """
     legal = listed_modules(Path("pyproject.toml"))
     if unknown := set(chosen) - set(legal):

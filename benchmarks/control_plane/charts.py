@@ -28,8 +28,8 @@ from benchmarks.control_plane.servers import (
     served_client,
 )
 from benchmarks.report import emit, percentile
-from server.metrics.points import Points
-from server.metrics.store import store_points
+from server.telemetry.metrics.points import Points
+from server.telemetry.metrics.store import store_points
 
 SERIES = 10
 BATCH = 20_000

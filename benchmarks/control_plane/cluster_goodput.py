@@ -33,14 +33,14 @@ from benchmarks.control_plane.servers import (
     user_token,
 )
 from benchmarks.report import emit
-from server.context import Context
-from server.database.slot_tables import capacity_changes, holdings
-from server.database.tables import attempts, events, jobs
-from server.goodput.queries import milliseconds
-from server.goodput.slot_time import DAY
-from server.goodput.step_sums import DATA, STEP
-from server.metrics.points import Points
-from server.metrics.store import store_points
+from server.core.context import Context
+from server.core.database.slot_tables import capacity_changes, holdings
+from server.core.database.tables import attempts, events, jobs
+from server.telemetry.goodput.queries import milliseconds
+from server.telemetry.goodput.slot_time import DAY
+from server.telemetry.goodput.step_sums import DATA, STEP
+from server.telemetry.metrics.points import Points
+from server.telemetry.metrics.store import store_points
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.goodput import TimeCategory
 

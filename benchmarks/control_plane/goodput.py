@@ -26,11 +26,11 @@ from benchmarks.control_plane.servers import (
     served_client,
 )
 from benchmarks.report import emit, percentile
-from server.context import Context
-from server.database.tables import attempts, events
-from server.goodput.step_sums import DATA, STEP
-from server.metrics.points import Points
-from server.metrics.store import store_points
+from server.core.context import Context
+from server.core.database.tables import attempts, events
+from server.telemetry.goodput.step_sums import DATA, STEP
+from server.telemetry.metrics.points import Points
+from server.telemetry.metrics.store import store_points
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_id
 

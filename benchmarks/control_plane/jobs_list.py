@@ -21,8 +21,8 @@ from sqlalchemy import insert, text
 
 from benchmarks.control_plane.servers import PACKAGES, Store, run_on_databases, served_client
 from benchmarks.report import emit, percentile
-from server.database.tables import jobs
-from server.http.paging import encode
+from server.api.http.paging import encode
+from server.core.database.tables import jobs
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import parse_job_spec

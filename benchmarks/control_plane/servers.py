@@ -19,15 +19,15 @@ import httpx
 from sqlalchemy import func, insert, select
 
 from embedded.child import any_free_port
-from server.auth.service import create_token
-from server.auth.tokens import hash_token
-from server.context import Context, SystemClock
-from server.database.engine import Database
-from server.database.metric_and_log_tables import metric_chunks, metric_tails
-from server.database.migrate import upgrade
-from server.database.tables import attempt_nodes, attempts, jobs, nodes
-from server.metrics.points import POINT_BYTES
-from server.settings import Settings
+from server.api.auth.service import create_token
+from server.api.auth.tokens import hash_token
+from server.core.context import Context, SystemClock
+from server.core.database.engine import Database
+from server.core.database.metric_and_log_tables import metric_chunks, metric_tails
+from server.core.database.migrate import upgrade
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.settings import Settings
+from server.telemetry.metrics.points import POINT_BYTES
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.jobs import Progress

@@ -38,7 +38,7 @@ from benchmarks.control_plane.servers import (
     user_token,
 )
 from benchmarks.report import emit, percentile
-from server.events.tail import LIMITS
+from server.core.events.tail import LIMITS
 from trainyard.base.file_limit import raise_file_limit
 
 TARGET_SECONDS = 1.0

@@ -37,15 +37,15 @@ from benchmarks.control_plane.servers import (
 )
 from benchmarks.report import emit
 from benchmarks.simulator.cluster import add_nodes
-from server.attempts.claim import claim
-from server.context import Context, SystemClock
-from server.database.schema import metadata
-from server.database.slot_tables import holdings
-from server.database.tables import attempt_nodes, attempts, jobs, nodes
-from server.goodput.holdings import SETTLE_PAUSE, SETTLED_AFTER, Settler
-from server.retention.ended_jobs import JobPruner
-from server.scheduling.dispatch import Message
-from server.scheduling.round import Placer
+from server.core.context import Context, SystemClock
+from server.core.database.schema import metadata
+from server.core.database.slot_tables import holdings
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.jobs.attempts.claim import claim
+from server.scheduler.retention.ended_jobs import JobPruner
+from server.scheduler.rounds.dispatch import Message
+from server.scheduler.rounds.round import Placer
+from server.telemetry.goodput.holdings import SETTLE_PAUSE, SETTLED_AFTER, Settler
 from trainyard.protocol.worker_messages import WorkerIdentity
 
 REPORTS, STEPS_A_REPORT, LINES_A_REPORT = 4, 50, 100

@@ -26,11 +26,11 @@ from benchmarks.control_plane.reports import ReportMaker
 from benchmarks.control_plane.servers import PACKAGES, Running, Store, add_running, store
 from benchmarks.report import emit
 from benchmarks.run_log.calls import emit_calls
-from server.attempts.service import authenticate_share
-from server.auth.tokens import hash_token
-from server.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
-from server.ingest.receive import store_report
-from server.metrics.points import POINT_BYTES
+from server.api.auth.tokens import hash_token
+from server.core.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
+from server.jobs.attempts.service import authenticate_share
+from server.telemetry.ingest.receive import store_report
+from server.telemetry.metrics.points import POINT_BYTES
 from trainyard.protocol.worker_messages import Chunk, Report
 from trainyard.run.directory import RunDirectory
 from trainyard.run.record_base import to_json

@@ -20,8 +20,8 @@ from benchmarks.control_plane.servers import store
 from benchmarks.report import emit, percentile
 from benchmarks.simulator.simulation import Record, Simulation
 from benchmarks.simulator.trace import KNOWN, SHAPES, Known, Trace, shortest_makespan
-from server.placement.demand import LEAVES_WITHIN
-from server.scheduling.loop import TICK_SECONDS, collect_seldom
+from server.cluster.placement.demand import LEAVES_WITHIN
+from server.scheduler.rounds.loop import TICK_SECONDS, collect_seldom
 
 PACKAGES = ("pydantic", "sqlalchemy")
 PLACEMENTS_PER_SECOND = 500.0

@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import bindparam, insert, select, update
 
 from benchmarks.simulator.trace import SLOTS_PER_NODE, Known, TracedJob
-from server.context import Context
-from server.database.queue_tables import projects
-from server.database.tables import attempt_nodes, attempts, events, jobs, nodes
-from server.subject import Actor
+from server.core.context import Context
+from server.core.database.queue_tables import projects
+from server.core.database.tables import attempt_nodes, attempts, events, jobs, nodes
+from server.core.subject import Actor
 from trainyard.base.ids import make_id
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress

@@ -28,16 +28,16 @@ from benchmarks.simulator.cluster import (
 )
 from benchmarks.simulator.simulation import Messages
 from benchmarks.simulator.trace import SLOTS_PER_NODE, TracedJob
-from server.context import Context
-from server.nodes.capacity import read_capacity
-from server.placement.decide import decide
-from server.projects.quotas import read_quotas
-from server.queue.groups import enter_groups
-from server.queue.heads import read_heads
-from server.queue.scheduling_queue import group_sizes
-from server.scheduling.leader import Leader, leading
-from server.scheduling.loop import TICK_SECONDS, collect_seldom
-from server.scheduling.round import Placer
+from server.cluster.nodes.capacity import read_capacity
+from server.cluster.placement.decide import decide
+from server.cluster.projects.quotas import read_quotas
+from server.core.context import Context
+from server.scheduler.queue.groups import enter_groups
+from server.scheduler.queue.heads import read_heads
+from server.scheduler.queue.scheduling_queue import group_sizes
+from server.scheduler.rounds.leader import Leader, leading
+from server.scheduler.rounds.loop import TICK_SECONDS, collect_seldom
+from server.scheduler.rounds.round import Placer
 
 TARGET_MS = 100.0
 PACKAGES = ("pydantic", "sqlalchemy")

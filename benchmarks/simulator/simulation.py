@@ -45,10 +45,10 @@ from benchmarks.simulator.cluster import (
     start,
 )
 from benchmarks.simulator.trace import Known, Trace, TracedJob
-from server.scheduling.dispatch import Message
-from server.scheduling.leader import Leader, leading
-from server.scheduling.loop import TICK_SECONDS
-from server.scheduling.round import Placer
+from server.scheduler.rounds.dispatch import Message
+from server.scheduler.rounds.leader import Leader, leading
+from server.scheduler.rounds.loop import TICK_SECONDS
+from server.scheduler.rounds.round import Placer
 from trainyard.protocol.worker_messages import LaunchMessage
 
 MEMORY_EVERY = 0.05

@@ -20,7 +20,7 @@ from benchmarks.control_plane.servers import store
 from benchmarks.report import emit
 from benchmarks.supply.mix import SOURCES, mix
 from benchmarks.supply.simulation import Simulation, simulate
-from server.scheduling.loop import collect_seldom
+from server.scheduler.rounds.loop import collect_seldom
 from trainyard.protocol.states import JobState
 
 PACKAGES = ("pydantic", "sqlalchemy")

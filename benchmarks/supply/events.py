@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from server.context import Context
+from server.core.context import Context
 from trainyard.base.ids import make_id
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,14 +15,14 @@ from provisioner.api import ProvisionerApi
 from provisioner.engine_calls import EngineCalls
 from provisioner.request_folders import RequestFolders
 from provisioner.settings import SourceConfig
-from server.auth.service import authenticate_pilot, authenticate_token, create_token
-from server.context import Context
-from server.database.tables import attempt_nodes, nodes
-from server.errors import ConflictError, ForbiddenError, NotNamedError
-from server.supply.claim import claim_request
-from server.supply.enroll import register_source
-from server.supply.joining import register_pilot
-from server.supply.report import store_report
+from server.api.auth.service import authenticate_pilot, authenticate_token, create_token
+from server.core.context import Context
+from server.core.database.tables import attempt_nodes, nodes
+from server.core.errors import ConflictError, ForbiddenError, NotNamedError
+from server.scheduler.supply.claim import claim_request
+from server.scheduler.supply.enroll import register_source
+from server.scheduler.supply.joining import register_pilot
+from server.scheduler.supply.report import store_report
 from trainyard.protocol.node_sources.messages import (
     PilotIdentity,
     RequestClaim,

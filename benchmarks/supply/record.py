@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import Row, select
 
 from benchmarks.supply.mix import SimulatedSource
-from server.context import Context
-from server.database.source_tables import node_requests
-from server.database.tables import jobs, nodes
+from server.core.context import Context
+from server.core.database.source_tables import node_requests
+from server.core.database.tables import jobs, nodes
 from trainyard.protocol.states import JobState, NodeRequestState
 
 MOST_LOOKED_AT = 200

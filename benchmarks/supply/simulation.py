@@ -27,18 +27,18 @@ from benchmarks.supply.nodes import Pilots, add_source, provisioner
 from benchmarks.supply.record import AnyRow, Observer, Record
 from benchmarks.supply.training import Training, Work
 from provisioner.engine_calls import EngineCalls
-from server.database.source_tables import node_requests
-from server.database.tables import jobs
-from server.elastic import steps
-from server.errors import ConflictError
-from server.jobs.service import cancel
-from server.jobs.submission import submit
-from server.liveness import beat
-from server.scheduling.dispatch import Message
-from server.scheduling.leader import Leader
-from server.scheduling.loop import Scheduler
-from server.subject import Actor
-from server.supply.service import end_request
+from server.core.database.source_tables import node_requests
+from server.core.database.tables import jobs
+from server.core.errors import ConflictError
+from server.core.liveness import beat
+from server.core.subject import Actor
+from server.jobs.jobs.service import cancel
+from server.jobs.jobs.submission import submit
+from server.scheduler.elastic import steps
+from server.scheduler.rounds.dispatch import Message
+from server.scheduler.rounds.leader import Leader
+from server.scheduler.rounds.loop import Scheduler
+from server.scheduler.supply.service import end_request
 from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 from trainyard.spec.job import parse_job_spec

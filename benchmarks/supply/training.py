@@ -14,14 +14,14 @@ from benchmarks.simulator.cluster import report as store_progress
 from benchmarks.supply.events import Timeline
 from benchmarks.supply.mix import STEPS, MixedJob
 from benchmarks.supply.nodes import Pilots
-from server.attempts.claim import claim
-from server.attempts.service import authenticate_share
-from server.auth.tokens import hash_token
-from server.context import Context
-from server.database.slot_tables import HOLDS_SLOTS
-from server.database.tables import attempt_nodes, attempts
-from server.errors import ConflictError, UnauthenticatedError
-from server.ingest.receive import store_report
+from server.api.auth.tokens import hash_token
+from server.core.context import Context
+from server.core.database.slot_tables import HOLDS_SLOTS
+from server.core.database.tables import attempt_nodes, attempts
+from server.core.errors import ConflictError, UnauthenticatedError
+from server.jobs.attempts.claim import claim
+from server.jobs.attempts.service import authenticate_share
+from server.telemetry.ingest.receive import store_report
 from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
 from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report

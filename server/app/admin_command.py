@@ -7,15 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import Literal, TextIO
 
-from server.auth.admin import (
+from server.api.auth.admin import (
     OF_MACHINES,
     AdminRotation,
     replace_admin_token,
     revoke_made,
     unknown_machines,
 )
-from server.context import Context
-from server.database.rows import Token
+from server.core.context import Context
+from server.core.database.rows import Token
 
 Revoked = Literal["made", "all"]
 

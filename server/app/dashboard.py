@@ -9,7 +9,7 @@ from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.http.middleware import API_PREFIX
+from server.api.http.middleware import API_PREFIX
 
 _SERVER = Path(__file__).resolve().parent.parent
 BUILT = (_SERVER / "web_dist", _SERVER.parent / "web" / "dist")

@@ -13,46 +13,46 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
-import server.advice.endpoints
+import server.api.auth.endpoints
+import server.api.stream.endpoints
 import server.app.worker_endpoints
-import server.artifacts.endpoints
-import server.auth.endpoints
-import server.calibration.endpoints
-import server.checkpoints.endpoints
-import server.facts.endpoints
-import server.goodput.endpoints
-import server.imports.endpoints
-import server.inbox.endpoints
-import server.jobs.endpoints
-import server.logs.endpoints
-import server.metrics.endpoints
-import server.nodes.endpoints
-import server.operations.endpoints
-import server.packs.endpoints
-import server.projects.endpoints
-import server.queue.endpoints
-import server.ranks.endpoints
-import server.shells.endpoints
-import server.stream.endpoints
-import server.supply.endpoints
-import server.supply.provisioners
+import server.cluster.inbox.endpoints
+import server.cluster.nodes.endpoints
+import server.cluster.projects.endpoints
+import server.cluster.ranks.endpoints
+import server.jobs.checkpoints.endpoints
+import server.jobs.facts.endpoints
+import server.jobs.jobs.endpoints
+import server.jobs.operations.endpoints
+import server.jobs.packs.endpoints
+import server.jobs.shells.endpoints
+import server.scheduler.queue.endpoints
+import server.scheduler.supply.endpoints
+import server.scheduler.supply.provisioners
+import server.telemetry.advice.endpoints
+import server.telemetry.artifacts.endpoints
+import server.telemetry.calibration.endpoints
+import server.telemetry.goodput.endpoints
+import server.telemetry.imports.endpoints
+import server.telemetry.logs.endpoints
+import server.telemetry.metrics.endpoints
+from server.api.auth.endpoints import SESSION_PATH
+from server.api.http import problems
+from server.api.http.allow_header import AllowedMethods, MethodsMiddleware
+from server.api.http.group_commit import Groups
+from server.api.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
+from server.api.http.query import no_unknown_query
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
-from server.attempts.service import AcceptedShares
-from server.auth.endpoints import SESSION_PATH
-from server.context import Context
-from server.events.tail import Tail
-from server.goodput.cluster import ClusterLedger
-from server.http import problems
-from server.http.allow_header import AllowedMethods, MethodsMiddleware
-from server.http.group_commit import Groups
-from server.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
-from server.http.query import no_unknown_query
-from server.inbox.long_polls import Inboxes
-from server.liveness import keep_beating
-from server.packs.endpoints import PACKS_PATH
-from server.queue.forecaster import Forecaster
+from server.cluster.inbox.long_polls import Inboxes
+from server.core.context import Context
+from server.core.events.tail import Tail
+from server.core.liveness import keep_beating
+from server.jobs.attempts.service import AcceptedShares
+from server.jobs.packs.endpoints import PACKS_PATH
+from server.scheduler.queue.forecaster import Forecaster
+from server.telemetry.goodput.cluster import ClusterLedger
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 from trainyard.spec.code_pack import MAX_PACK_BYTES
 
@@ -68,31 +68,31 @@ MAX_LOGIN_BYTES = 4 * 1024
 # Every request is matched with the routes in turn, and most requests are those of workers.
 ROUTERS: tuple[APIRouter, ...] = (
     server.app.worker_endpoints.router,
-    server.inbox.endpoints.router,
-    server.supply.provisioners.router,
-    server.jobs.endpoints.router,
-    server.shells.endpoints.worker_router,
-    server.shells.endpoints.router,
-    server.artifacts.endpoints.worker_router,
-    server.artifacts.endpoints.router,
-    server.packs.endpoints.worker_router,
-    server.packs.endpoints.router,
-    server.imports.endpoints.router,
-    server.metrics.endpoints.router,
-    server.facts.endpoints.router,
-    server.advice.endpoints.router,
-    server.calibration.endpoints.router,
-    server.goodput.endpoints.router,
-    server.ranks.endpoints.router,
-    server.logs.endpoints.router,
-    server.checkpoints.endpoints.router,
-    server.operations.endpoints.router,
-    server.nodes.endpoints.router,
-    server.supply.endpoints.router,
-    server.projects.endpoints.router,
-    server.queue.endpoints.router,
-    server.stream.endpoints.router,
-    server.auth.endpoints.router,
+    server.cluster.inbox.endpoints.router,
+    server.scheduler.supply.provisioners.router,
+    server.jobs.jobs.endpoints.router,
+    server.jobs.shells.endpoints.worker_router,
+    server.jobs.shells.endpoints.router,
+    server.telemetry.artifacts.endpoints.worker_router,
+    server.telemetry.artifacts.endpoints.router,
+    server.jobs.packs.endpoints.worker_router,
+    server.jobs.packs.endpoints.router,
+    server.telemetry.imports.endpoints.router,
+    server.telemetry.metrics.endpoints.router,
+    server.jobs.facts.endpoints.router,
+    server.telemetry.advice.endpoints.router,
+    server.telemetry.calibration.endpoints.router,
+    server.telemetry.goodput.endpoints.router,
+    server.cluster.ranks.endpoints.router,
+    server.telemetry.logs.endpoints.router,
+    server.jobs.checkpoints.endpoints.router,
+    server.jobs.operations.endpoints.router,
+    server.cluster.nodes.endpoints.router,
+    server.scheduler.supply.endpoints.router,
+    server.cluster.projects.endpoints.router,
+    server.scheduler.queue.endpoints.router,
+    server.api.stream.endpoints.router,
+    server.api.auth.endpoints.router,
 )
 
 

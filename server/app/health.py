@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.database.migrate import is_current
-from server.errors import UnavailableError
-from server.http.dependencies import ServerContext
+from server.api.http.dependencies import ServerContext
+from server.core.database.migrate import is_current
+from server.core.errors import UnavailableError
 
 router = APIRouter(tags=["health"])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select, text, update
 
-from server.context import Context
-from server.database.tables import jobs
-from server.secrets import KeyFileError
+from server.core.context import Context
+from server.core.database.tables import jobs
+from server.core.secrets import KeyFileError
 
 BATCH = 500
 

@@ -14,17 +14,17 @@ from prometheus_client.registry import Collector
 from sqlalchemy import ColumnElement, Connection, func, select
 from starlette.types import Scope
 
-from server.auth.dependencies import person
-from server.context import Context
-from server.database.held import of_held
-from server.database.rows import Node
-from server.database.tables import attempt_nodes, attempts, jobs, nodes
-from server.events.tail import Tail, newest_id
-from server.goodput.cluster import USUAL_DAYS, ClusterLedger
-from server.nodes.series import device_values, host_values, node_values
-from server.nodes.slots import withheld_from_placement
-from server.projects.queries import Project, views
-from server.ranks.store import live_stragglers
+from server.api.auth.dependencies import person
+from server.cluster.nodes.series import device_values, host_values, node_values
+from server.cluster.nodes.slots import withheld_from_placement
+from server.cluster.projects.queries import Project, views
+from server.cluster.ranks.store import live_stragglers
+from server.core.context import Context
+from server.core.database.held import of_held
+from server.core.database.rows import Node
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.events.tail import Tail, newest_id
+from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
 from trainyard.protocol.goodput import ClusterGoodputView
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 

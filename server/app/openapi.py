@@ -13,11 +13,11 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
-from server.auth.dependencies import SCHEMES, schemes_of
-from server.http.examples import EXAMPLES
-from server.http.middleware import API_PREFIX
-from server.http.problems import MEDIA_TYPE
-from server.http.request_body import JsonBody
+from server.api.auth.dependencies import SCHEMES, schemes_of
+from server.api.http.examples import EXAMPLES
+from server.api.http.middleware import API_PREFIX
+from server.api.http.problems import MEDIA_TYPE
+from server.api.http.request_body import JsonBody
 from trainyard.protocol.rest.common import ProblemDetails
 from trainyard.protocol.rest.events import StreamItem
 

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from server.api.http.responses import JSON
 from server.app.reference_page import STYLE, STYLE_PATH, render
-from server.http.responses import JSON
 
 HTML = "text/html"
 CSS = "text/css"

@@ -10,27 +10,27 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from server.attempts.claim import SentClaim, claim_all
-from server.attempts.node_heartbeat import node_heartbeat, node_heartbeats
-from server.attempts.service import AcceptedShares, ReportedShare, authenticate_shares
-from server.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
-from server.checkpoints.catalog import apply_outcome
-from server.context import Context
-from server.errors import RefusalError
-from server.http.dependencies import ServerContext, context_of
-from server.http.group_commit import answer_or_error, served_together
-from server.http.path_params import OperationId
-from server.http.request_body import JsonBody
-from server.http.responses import JSON, reply
-from server.ingest.receive import SentReport, store_report, store_together
-from server.jobs.queries import ended_or_unknown
-from server.metrics.lineage_values import measure
-from server.nodes.register import check_protocol, check_sender
-from server.nodes.register import register as register_node
-from server.operations.service import claim_operation, report_operation
-from server.protocol_2 import PATH as CHORE_PATH
-from server.protocol_2 import reply_text
-from server.supply.joining import register_pilot, store_check
+from server.api.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
+from server.api.http.dependencies import ServerContext, context_of
+from server.api.http.group_commit import answer_or_error, served_together
+from server.api.http.path_params import OperationId
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import JSON, reply
+from server.cluster.nodes.register import check_protocol, check_sender
+from server.cluster.nodes.register import register as register_node
+from server.core.context import Context
+from server.core.errors import RefusalError
+from server.jobs.attempts.claim import SentClaim, claim_all
+from server.jobs.attempts.node_heartbeat import node_heartbeat, node_heartbeats
+from server.jobs.attempts.service import AcceptedShares, ReportedShare, authenticate_shares
+from server.jobs.checkpoints.catalog import apply_outcome
+from server.jobs.jobs.queries import ended_or_unknown
+from server.jobs.operations.service import claim_operation, report_operation
+from server.jobs.protocol_2 import PATH as CHORE_PATH
+from server.jobs.protocol_2 import reply_text
+from server.scheduler.supply.joining import register_pilot, store_check
+from server.telemetry.ingest.receive import SentReport, store_report, store_together
+from server.telemetry.metrics.lineage_values import measure
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.node_sources.messages import CheckReport
 from trainyard.protocol.worker_messages import (

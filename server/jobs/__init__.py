@@ -1,1 +1,1 @@
-"""Jobs: what people submit, watch, stop and resume."""
+"""Jobs from submission to their last attempt, with checkpoints, operations, packs and shells."""

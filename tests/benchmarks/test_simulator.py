@@ -34,12 +34,12 @@ from benchmarks.simulator.trace import (
     shortest_makespan,
     wide_heavy_tail,
 )
-from server.placement import backfill, decide
-from server.placement.decide import Turns
-from server.placement.demand import LEAVES_WITHIN
-from server.queue import heads
-from server.scheduling.loop import TICK_SECONDS
-from server.scheduling.round import Placer
+from server.cluster.placement import backfill, decide
+from server.cluster.placement.decide import Turns
+from server.cluster.placement.demand import LEAVES_WITHIN
+from server.scheduler.queue import heads
+from server.scheduler.rounds.loop import TICK_SECONDS
+from server.scheduler.rounds.round import Placer
 
 
 def run(trace: Trace, known: Known = "bounds") -> Record:

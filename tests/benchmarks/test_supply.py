@@ -13,8 +13,8 @@ from benchmarks.supply.engines import Life, SimulatedEngine
 from benchmarks.supply.events import Timeline
 from benchmarks.supply.mix import SOURCES, Habits, MixedJob, SimulatedSource, mix
 from benchmarks.supply.simulation import Simulation, simulate
-from server.autoscaling import supply_plan
-from server.autoscaling.supply_plan import Supplier
+from server.scheduler.autoscaling import supply_plan
+from server.scheduler.autoscaling.supply_plan import Supplier
 
 
 def run(jobs: Sequence[MixedJob], sources: Sequence[SimulatedSource] = SOURCES) -> Simulation:

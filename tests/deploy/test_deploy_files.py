@@ -18,7 +18,7 @@ import yaml
 from provisioner.base import Place
 from provisioner.engines import open_engine
 from provisioner.settings import read_sources
-from server.settings import Settings as ServerSettings
+from server.core.settings import Settings as ServerSettings
 from worker.node.users import RunAs
 from worker.settings import Settings as WorkerSettings
 

@@ -20,25 +20,25 @@ LIBRARY = "trainyard"
 OF_THE_GATE = frozenset({"tests/gate/turn.json", "tests/second_tries.json"})
 """What the gate writes in each landing; no other test reads it."""
 MODULE_OF_TESTS = re.compile(r"tests(\.\w+)+")
-API = ("server/*/endpoints.py", "server/http/*", "server/app/*", "server/wire/*")
+API = ("server/*/*/endpoints.py", "server/api/http/*", "server/app/*", "server/api/wire/*")
 MIRRORS = {
     "tests/benchmarks": ("benchmarks/*",),
-    "tests/e2e/own_planes/test_elastic.py": ("server/elastic/*",),
-    "tests/e2e/own_planes/test_environments.py": ("worker/environments/*", "server/packs/*"),
-    "tests/e2e/own_planes/test_goodput.py": ("server/goodput/*",),
+    "tests/e2e/own_planes/test_elastic.py": ("server/scheduler/elastic/*",),
+    "tests/e2e/own_planes/test_environments.py": ("worker/environments/*", "server/jobs/packs/*"),
+    "tests/e2e/own_planes/test_goodput.py": ("server/telemetry/goodput/*",),
     "tests/e2e/own_planes/test_object_store.py": ("trainer/storage/*", "trainer/checkpoint/*"),
     "tests/e2e/own_planes/test_pilot.py": ("worker/pilot/*", "worker/inbox/*"),
     "tests/e2e/own_planes/test_up_and_down.py": ("embedded/*",),
     "tests/e2e/own_planes/test_users.py": ("worker/node/*", "worker/launchers/*"),
-    "tests/e2e/test_artifacts.py": ("worker/artifacts/*", "server/artifacts/*"),
-    "tests/e2e/test_checkpoints.py": ("server/checkpoints/*", "server/operations/*"),
+    "tests/e2e/test_artifacts.py": ("worker/artifacts/*", "server/telemetry/artifacts/*"),
+    "tests/e2e/test_checkpoints.py": ("server/jobs/checkpoints/*", "server/jobs/operations/*"),
     "tests/e2e/test_event_files.py": ("worker/supervisor/*", "library/trainyard/run/other_tools/*"),
     "tests/e2e/test_example_programs.py": ("examples/*",),
-    "tests/e2e/test_parts_die.py": ("embedded/*", "worker/supervisor/*", "server/liveness.py"),
+    "tests/e2e/test_parts_die.py": ("embedded/*", "worker/supervisor/*", "server/core/liveness.py"),
     "tests/e2e/test_program_checkpoints.py": ("library/trainyard/run/checkpoints/*",),
-    "tests/e2e/test_rollback.py": ("server/attempts/*", "trainer/loop/*"),
+    "tests/e2e/test_rollback.py": ("server/jobs/attempts/*", "trainer/loop/*"),
     "tests/e2e/test_run_directories.py": ("worker/node/*", "worker/upkeep/*"),
-    "tests/e2e/test_scripts.py": ("library/trainyard/run/session/*", "server/ingest/*"),
+    "tests/e2e/test_scripts.py": ("library/trainyard/run/session/*", "server/telemetry/ingest/*"),
     "tests/library/adapters": (
         "library/trainyard/adapters/*",
         "library/trainyard/data/*",
@@ -46,7 +46,7 @@ MIRRORS = {
     ),
     "tests/library/cli/commands/test_shell.py": (
         "library/trainyard/cli/commands/*",
-        "server/shells/*",
+        "server/jobs/shells/*",
         "worker/supervisor/*",
     ),
     "tests/library/planner/test_memory_of_the_trainer.py": (

@@ -115,7 +115,7 @@ def test_an_unknown_base_runs_everything(checkout: Path) -> None:
         *("constraints.txt", "pyproject.toml", "web/package-lock.json", "Makefile", ".ci/run"),
         *("migrations/versions/0001_first.py", "tests/conftest.py", "tests/integration.py"),
         *("tests/forkserver.py", "tests/gate/reach.py"),
-        "server/database/engine.py",
+        "server/core/database/engine.py",
     ],
 )
 def test_a_lock_a_migration_a_fixture_of_all_or_the_selection_runs_everything(name: str) -> None:

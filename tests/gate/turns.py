@@ -33,7 +33,7 @@ MAX_COMMITS = 150
 """Commits of a change; after more of them the turn of this landing was probably forgotten."""
 RUNS_ALL = (
     *("constraints.txt", "pyproject.toml", "web/package-lock.json", "Makefile", ".ci/"),
-    *("migrations/", "server/database/", "server/isolation.py"),
+    *("migrations/", "server/core/database/", "server/core/isolation.py"),
     *("tests/conftest.py", "tests/forkserver.py", "tests/gate/", "tests/integration.py"),
 )
 """Files and folders: a change of one of them runs every deep test."""

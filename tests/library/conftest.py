@@ -14,13 +14,13 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from server.api.auth.admin import ensure_admin_token
+from server.api.wire.configuration import configured
 from server.app.factory import create_app
-from server.auth.admin import ensure_admin_token
-from server.context import Context, SystemClock
-from server.database.engine import Database
-from server.database.migrate import upgrade
-from server.settings import Settings
-from server.wire.configuration import configured
+from server.core.context import Context, SystemClock
+from server.core.database.engine import Database
+from server.core.database.migrate import upgrade
+from server.core.settings import Settings
 from tests.server.api.serving import listening_on
 from tests.server.conftest import compiled_once
 from tests.server.harness import FakeClock, Harness

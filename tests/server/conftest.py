@@ -25,12 +25,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.pool import NullPool
 
-import server.database.engine as engines
-from server.context import Context
-from server.database.engine import Database
-from server.database.migrate import upgrade
-from server.database.schema import metadata
-from server.settings import Settings
+import server.core.database.engine as engines
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.database.migrate import upgrade
+from server.core.database.schema import metadata
+from server.core.settings import Settings
 from tests.integration import ON_POSTGRESQL
 from tests.server.harness import FakeClock, Harness, Launched
 from tests.server.yard import Yard

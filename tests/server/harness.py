@@ -10,13 +10,11 @@ from typing import Annotated, Any
 import pytest
 from sqlalchemy import Row, insert, select, text
 
-from server.attempts.claim import claim
-from server.attempts.service import authenticate_share
-from server.auth.tokens import hash_token
-from server.context import Context
-from server.database.queue_tables import shown_reason
-from server.database.rows import Attempt, Job
-from server.database.tables import (
+from server.api.auth.tokens import hash_token
+from server.core.context import Context
+from server.core.database.queue_tables import shown_reason
+from server.core.database.rows import Attempt, Job
+from server.core.database.tables import (
     attempt_nodes,
     attempts,
     checkpoints,
@@ -25,18 +23,20 @@ from server.database.tables import (
     nodes,
     operations,
 )
-from server.elastic.growth import Growth
-from server.elastic.waiting import SizeFitter
-from server.ingest.receive import store_report
-from server.jobs.submission import submit
-from server.liveness import GAP, beat
-from server.protocol_2 import ChoreMessage
-from server.scheduling.dispatch import Message
-from server.scheduling.drain import run_drain
-from server.scheduling.operations import OperationKeeper
-from server.scheduling.reconcile import Reconciler
-from server.scheduling.round import Placer
-from server.scheduling.spares import SpareKeeper
+from server.core.liveness import GAP, beat
+from server.jobs.attempts.claim import claim
+from server.jobs.attempts.service import authenticate_share
+from server.jobs.jobs.submission import submit
+from server.jobs.protocol_2 import ChoreMessage
+from server.scheduler.elastic.growth import Growth
+from server.scheduler.elastic.waiting import SizeFitter
+from server.scheduler.rounds.dispatch import Message
+from server.scheduler.rounds.drain import run_drain
+from server.scheduler.rounds.operations import OperationKeeper
+from server.scheduler.rounds.reconcile import Reconciler
+from server.scheduler.rounds.round import Placer
+from server.scheduler.rounds.spares import SpareKeeper
+from server.telemetry.ingest.receive import store_report
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter

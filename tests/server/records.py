@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import insert
 
-from server.context import Context
-from server.database.tables import attempts, jobs
+from server.core.context import Context
+from server.core.database.tables import attempts, jobs
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_id

@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from server.attempts.service import authenticate_share
-from server.auth.tokens import hash_token
-from server.context import Context
-from server.database.tables import events, notices
-from server.ingest.receive import store_report
-from server.metrics.charts import chart
+from server.api.auth.tokens import hash_token
+from server.core.context import Context
+from server.core.database.tables import events, notices
+from server.jobs.attempts.service import authenticate_share
+from server.telemetry.ingest.receive import store_report
+from server.telemetry.metrics.charts import chart
 from tests.server.harness import Supervisor
 from trainyard.protocol.event_kinds import NoticeKind
 from trainyard.protocol.rest.metrics_and_logs import CurveView

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, event
 
-from server.context import Context
+from server.core.context import Context
 
 
 @contextmanager

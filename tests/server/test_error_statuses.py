@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server import errors as refusals
+from server.core import errors as refusals
 from trainyard.protocol.rest import errors
 
 

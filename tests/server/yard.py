@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import select
 
-from server.attempts.launch import effective_spec
-from server.checkpoints.catalog import apply_outcome
-from server.checkpoints.deletion import apply_retention
-from server.database.tables import checkpoints, events, notices, operations
-from server.lifecycle import lock_job
-from server.metrics.lineage_values import measure
-from server.operations.queries import read_operation
-from server.operations.service import claim_operation, report_operation
+from server.core.database.tables import checkpoints, events, notices, operations
+from server.core.lifecycle import lock_job
+from server.jobs.attempts.launch import effective_spec
+from server.jobs.checkpoints.catalog import apply_outcome
+from server.jobs.checkpoints.deletion import apply_retention
+from server.jobs.operations.queries import read_operation
+from server.jobs.operations.service import claim_operation, report_operation
+from server.telemetry.metrics.lineage_values import measure
 from tests.server.harness import WORKER, AnyRow, Harness
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, Verification
 from trainyard.protocol.rest.checkpoints import OperationView

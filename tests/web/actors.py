@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from server.attempts.service import authenticate_share
-from server.auth.service import authenticate_token, create_token
-from server.auth.tokens import hash_token
-from server.context import Context
-from server.ingest.receive import store_report
-from server.jobs.resume import resume
-from server.jobs.service import stop
-from server.nodes.register import register
-from server.settings import Settings
-from server.subject import Actor
+from server.api.auth.service import authenticate_token, create_token
+from server.api.auth.tokens import hash_token
+from server.cluster.nodes.register import register
+from server.core.context import Context
+from server.core.settings import Settings
+from server.core.subject import Actor
+from server.jobs.attempts.service import authenticate_share
+from server.jobs.jobs.resume import resume
+from server.jobs.jobs.service import stop
+from server.telemetry.ingest.receive import store_report
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import WORKER, FakeClock, Harness, Supervisor
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile, ManifestWriter, SaveSettled
@@ -326,9 +326,9 @@ def device_uuid(node: str, slot: int) -> str:
 
 def open_context(folder: Path) -> Context:
     """Return the surroundings of a server on a SQLite file in `folder`, whose schema is current."""
-    from server.context import SystemClock
-    from server.database.engine import Database
-    from server.database.migrate import upgrade
+    from server.core.context import SystemClock
+    from server.core.database.engine import Database
+    from server.core.database.migrate import upgrade
 
     url = f"sqlite:///{folder / 'trainyard.db'}"
     settings = Settings(database_url=url, state_dir=folder, allow_code=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.checkpoints import deletion, service
-from server.operations.service import claim_operation, report_operation
+from server.jobs.checkpoints import deletion, service
+from server.jobs.operations.service import claim_operation, report_operation
 from tests.actors import ADA
 from tests.server.harness import WORKER
 from tests.server.yard import APPLY

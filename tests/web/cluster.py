@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-from server.attempts.node_heartbeat import node_heartbeat
-from server.context import Context
-from server.nodes.drain import set_drain
-from server.nodes.labeling import set_labels
-from server.nodes.series import store_samples
-from server.ranks.store import record_found
-from server.subject import Actor
+from server.cluster.nodes.drain import set_drain
+from server.cluster.nodes.labeling import set_labels
+from server.cluster.nodes.series import store_samples
+from server.cluster.ranks.store import record_found
+from server.core.context import Context
+from server.core.subject import Actor
+from server.jobs.attempts.node_heartbeat import node_heartbeat
 from tests.server.harness import WORKER
 from tests.web.actors import Stage, device_uuid
 from trainyard.protocol.node_samples import (

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import insert, select
 
-from server.context import Context
-from server.database.tables import jobs
+from server.core.context import Context
+from server.core.database.tables import jobs
 from tests.web.actors import Stage
 
 NODES, SLOTS, HELD_JOBS, QUEUED = 200, 8, 100, 5_000

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from server.context import Context
-from server.jobs.fork import fork
-from server.subject import Actor
+from server.core.context import Context
+from server.core.subject import Actor
+from server.jobs.jobs.fork import fork
 from tests.web.actors import Run, Stage
 from tests.web.caretakers import Caretaker
 from tests.web.supply import Supply, play_supply

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from sqlalchemy import update
 
-from server.auth.service import authenticate_pilot
-from server.context import Context
-from server.database.source_tables import sources
-from server.supply import service
-from server.supply.joining import store_check
+from server.api.auth.service import authenticate_pilot
+from server.core.context import Context
+from server.core.database.source_tables import sources
+from server.scheduler.supply import service
+from server.scheduler.supply.joining import store_check
 from tests.actors import ADA
-from tests.server.supply.site import Site, instance, secret_of
+from tests.server.scheduler.supply.site import Site, instance, secret_of
 from trainyard.protocol.node_sources.messages import (
     CheckReport,
     CheckResult,

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from server.artifacts.uploads import store_block
-from server.attempts.service import authenticate_share
-from server.auth.tokens import hash_token
+from server.api.auth.tokens import hash_token
+from server.jobs.attempts.service import authenticate_share
+from server.telemetry.artifacts.uploads import store_block
 from tests.server.harness import Supervisor
 from tests.server.reports import chunk, send
 from tests.web.actors import Stage, open_context

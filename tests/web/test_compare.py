@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Page, Response, expect
 from sqlalchemy import delete, update
 
-from server.database.tables import attempts, jobs
-from server.metrics.points import Points
-from server.metrics.store import store_points
+from server.core.database.tables import attempts, jobs
+from server.telemetry.metrics.points import Points
+from server.telemetry.metrics.store import store_points
 from tests.e2e.control_plane import wait_for
 from tests.server.records import add_attempt, add_job
 from tests.web.browser import Watched

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from server.facts.store import report_facts
-from server.imports.store import start_import
-from server.jobs.service import delete
+from server.jobs.facts.store import report_facts
+from server.jobs.jobs.service import delete
+from server.telemetry.imports.store import start_import
 from tests.actors import ADA
 from tests.web.conftest import Theme, Visit
 from tests.web.theatre import Theatre

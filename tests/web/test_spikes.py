@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import delete, update
 
-from server.context import Context
-from server.database.tables import jobs
-from server.metrics.points import Floats, Points
-from server.metrics.store import store_points
+from server.core.context import Context
+from server.core.database.tables import jobs
+from server.telemetry.metrics.points import Floats, Points
+from server.telemetry.metrics.store import store_points
 from tests.server.records import add_attempt, add_job
 from tests.web.browser import REPOSITORY, Watched
 from tests.web.conftest import Theme, Visit

@@ -14,8 +14,8 @@ import httpx
 from playwright.sync_api import APIRequestContext
 
 from embedded.child import any_free_port
-from server.auth.service import create_token
-from server.context import Context
+from server.api.auth.service import create_token
+from server.core.context import Context
 from tests.e2e.control_plane import LOOPBACK, wait_for
 from tests.web.actors import open_context
 from tests.web.browser import REPOSITORY

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from kombu import Connection, Consumer, Exchange, Message, Queue
 
 from benchmarks.control_plane.servers import API, HOST, Store
-from server.auth.service import Principal, create_token
-from server.auth.tokens import TokenKind
-from server.nodes.register import register
+from server.api.auth.service import Principal, create_token
+from server.api.auth.tokens import TokenKind
+from server.cluster.nodes.register import register
 from trainyard.protocol.node_samples import (
     Accelerator,
     AcceleratorSample,

@@ -17,7 +17,7 @@ from benchmarks.control_plane.capacity.runs import Run, send, spent
 from benchmarks.control_plane.servers import API, Process, server_process, user_token
 from benchmarks.report import emit, percentile
 from embedded.broker import answers, choose_broker
-from server.database.tables import attempts, jobs
+from server.core.database.tables import attempts, jobs
 
 PER_SECOND, SECONDS = 200, 10
 CLIENTS = 20

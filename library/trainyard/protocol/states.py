@@ -1,7 +1,7 @@
 """States of jobs, attempts, attempt-nodes, operations and requests for nodes, and the legal moves.
 
-docs/lifecycle.md and docs/sources.md describe them; `server/lifecycle.py` is the only module that
-applies them.
+docs/lifecycle.md and docs/sources.md describe them; `server/core/lifecycle.py` is the only module
+that applies them.
 """
 
 from __future__ import annotations

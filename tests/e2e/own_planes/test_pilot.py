@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from server.context import Context
-from server.database.engine import Database
-from server.database.migrate import upgrade
-from server.settings import Settings
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.database.migrate import upgrade
+from server.core.settings import Settings
 from tests.e2e.control_plane import LOOPBACK, ONE_RANK, REPOSITORY, wait_for
 from tests.library.conftest import PresentClock, serving
 from tests.server.harness import Harness
-from tests.server.supply.site import Site, instance, secret_of
+from tests.server.scheduler.supply.site import Site, instance, secret_of
 from tests.worker.conftest import SPEC, TEXT
 from trainyard.protocol.states import JobState
 from worker.node.process_tree import descendants

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from server.attempts.service import authenticate_share
-from server.auth.tokens import hash_token
-from server.ingest.receive import store_report
+from server.api.auth.tokens import hash_token
+from server.jobs.attempts.service import authenticate_share
+from server.telemetry.ingest.receive import store_report
 from tests.library.conftest import Run, Yard, acting
 from tests.server.harness import Supervisor
 from trainyard.cli.commands.watch import JsonPrinter

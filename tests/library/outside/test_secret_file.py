@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from provisioner.settings import Settings as ProvisionerSettings
-from server.settings import Settings as ServerSettings
+from server.core.settings import Settings as ServerSettings
 from trainyard.outside.secret_file import read_secret, url_with_password
 from worker.settings import Settings
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from fastapi import FastAPI
 
+from server.api.auth.admin import ensure_admin_token
+from server.api.auth.service import create_token
 from server.app.factory import create_app
-from server.auth.admin import ensure_admin_token
-from server.auth.service import create_token
-from server.context import Context
+from server.core.context import Context
 from tests.server.api.in_process import TestClient
 from trainyard.protocol.rest.access import TokenRequest
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from server.api.wire.configuration import Server, configured
 from server.app.factory import create_app
-from server.context import Context
-from server.database.engine import Database
-from server.wire.configuration import Server, configured
+from server.core.context import Context
+from server.core.database.engine import Database
 
 PATIENCE = 120.0
 """Longest wait of a test; the machine may be busy with others."""

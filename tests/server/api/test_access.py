@@ -10,10 +10,9 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import insert, select
 
-from server.app.factory import create_app, routes_of
-from server.auth.admin import ensure_admin_token, replace_admin_token
-from server.auth.dependencies import SESSION_COOKIE
-from server.auth.service import (
+from server.api.auth.admin import ensure_admin_token, replace_admin_token
+from server.api.auth.dependencies import SESSION_COOKIE
+from server.api.auth.service import (
     SESSION_LIFETIME,
     Principal,
     create_token,
@@ -21,11 +20,12 @@ from server.auth.service import (
     list_tokens,
     note_uses,
 )
-from server.auth.throttle import check_logins, forget_failed_logins, note_failed_login
-from server.auth.tokens import TokenKind, hash_token, make_token
-from server.context import Context
-from server.database.tables import tokens
-from server.errors import TooManyError, UnauthenticatedError
+from server.api.auth.throttle import check_logins, forget_failed_logins, note_failed_login
+from server.api.auth.tokens import TokenKind, hash_token, make_token
+from server.app.factory import create_app, routes_of
+from server.core.context import Context
+from server.core.database.tables import tokens
+from server.core.errors import TooManyError, UnauthenticatedError
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
 from tests.server.statements import statements

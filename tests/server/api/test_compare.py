@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from server.context import Context
+from server.core.context import Context
 from tests.server.api.in_process import TestClient
 from tests.server.api.test_refusals import pointers
-from tests.server.metrics.test_compare import LOSS, trained
 from tests.server.records import add_job
+from tests.server.telemetry.metrics.test_compare import LOSS, trained
 
 PATH = "/api/v1/metrics/compare"
 

@@ -8,7 +8,7 @@ import pytest
 
 from server.app.dashboard import BUILT
 from server.app.factory import create_app
-from server.context import Context
+from server.core.context import Context
 from tests.server.api.in_process import TestClient
 
 PAGE = {"accept": "text/html"}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from server.attempts.node_heartbeat import node_heartbeats
-from server.context import Context
-from server.database.metric_and_log_tables import node_points
-from server.errors import ConflictError
-from server.http.group_commit import MOST, Groups
+from server.api.http.group_commit import MOST, Groups
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import node_points
+from server.core.errors import ConflictError
+from server.jobs.attempts.node_heartbeat import node_heartbeats
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.node_samples import HostSample, NodeSample
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat, NodeHeartbeatReply

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event, update
 
-from server.context import Context
-from server.database.tables import jobs
-from server.jobs.listing import JobFilter, list_jobs
+from server.core.context import Context
+from server.core.database.tables import jobs
+from server.jobs.jobs.listing import JobFilter, list_jobs
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
 from trainyard.protocol.rest.jobs import JobOrder

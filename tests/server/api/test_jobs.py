@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from server.context import Context
-from server.database.tables import jobs
+from server.core.context import Context
+from server.core.database.tables import jobs
 from tests.server.api.in_process import TestClient
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
 from trainyard.planner.results import Plan

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from server.context import Context
-from server.liveness import beat
+from server.core.context import Context
+from server.core.liveness import beat
 from tests.server.api.in_process import TestClient
 from tests.server.api.serving import PATIENCE, serving
 from tests.server.api.test_workers import WORKERS, joined

@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 from alembic import command
 
-from server.auth.service import create_token
-from server.context import Context
-from server.database.engine import Database
-from server.database.migrate import alembic_config, upgrade
-from server.jobs.service import stop
+from server.api.auth.service import create_token
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.database.migrate import alembic_config, upgrade
+from server.jobs.jobs.service import stop
 from tests.actors import ADA
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness

@@ -15,16 +15,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
 from server.app.monitoring import Monitoring
-from server.attempts.node_heartbeat import node_heartbeat
-from server.context import Context
-from server.database.tables import nodes
-from server.goodput.capacity import CapacityKeeper
-from server.goodput.cluster import SERVED, USUAL_DAYS
-from server.goodput.holdings import HeldShare, read_holdings
-from server.liveness import beat
+from server.core.context import Context
+from server.core.database.tables import nodes
+from server.core.liveness import beat
+from server.jobs.attempts.node_heartbeat import node_heartbeat
+from server.telemetry.goodput.capacity import CapacityKeeper
+from server.telemetry.goodput.cluster import SERVED, USUAL_DAYS
+from server.telemetry.goodput.holdings import HeldShare, read_holdings
 from tests.server.api.in_process import TestClient
-from tests.server.elastic.test_spares import searching
 from tests.server.harness import WORKER, Harness
+from tests.server.scheduler.elastic.test_spares import searching
 from trainyard.protocol.node_samples import (
     AcceleratorSample,
     DiskSample,
@@ -185,7 +185,7 @@ def test_goodput_is_that_of_the_newest_ledger(client: TestClient, harness: Harne
         return read_holdings(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.goodput.cluster.read_holdings", slow)
+        patch.setattr("server.telemetry.goodput.cluster.read_holdings", slow)
         assert not [name for name, _ in scraped(client) if name.startswith("trainyard_goodput")]
         assert began.wait(30)
         may_end.set()

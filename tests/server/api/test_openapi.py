@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
+from server.api.http.examples import ANSWERS, EXAMPLES
 from server.app.factory import document, routes_of
 from server.app.openapi import build
-from server.http.examples import ANSWERS, EXAMPLES
-from server.protocol_2 import PATH
+from server.jobs.protocol_2 import PATH
 from tests.server.api.published import DOCUMENT
 
 FORMER = {(f"/api/v1/workers{PATH}/{verb}", "POST") for verb in ("claim", "report")}

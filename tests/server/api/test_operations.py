@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fastapi import FastAPI
 
-from server.auth.service import create_token
-from server.context import Context
-from server.jobs.service import stop
+from server.api.auth.service import create_token
+from server.core.context import Context
+from server.jobs.jobs.service import stop
 from tests.actors import ADA
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from server.context import Context
-from server.database.tables import events
+from server.core.context import Context
+from server.core.database.tables import events
 from tests.server.api.in_process import TestClient
 
 API = "/api/v1"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from server.auth.service import create_token
-from server.context import Context
-from server.jobs.service import stop
-from server.protocol_2 import (
+from server.api.auth.service import create_token
+from server.core.context import Context
+from server.jobs.jobs.service import stop
+from server.jobs.protocol_2 import (
     SHAPES,
 )
 from tests.actors import ADA

@@ -13,10 +13,7 @@ from sqlalchemy import event, insert, select, update
 from sqlalchemy.pool import QueuePool
 
 from server.app.factory import create_app
-from server.context import Context
-from server.database.tables import jobs
-from server.jobs.service import set_priority, stop
-from server.placement.forecast import (
+from server.cluster.placement.forecast import (
     FORECAST_JOBS,
     NOT_SOON,
     TOO_FAR_BACK,
@@ -25,9 +22,12 @@ from server.placement.forecast import (
     Forecast,
     forecast,
 )
-from server.queue import forecaster as module
-from server.queue.endpoints import NOT_CONSIDERED, NOT_YET
-from server.queue.forecaster import FORECAST_KEPT, Forecaster
+from server.core.context import Context
+from server.core.database.tables import jobs
+from server.jobs.jobs.service import set_priority, stop
+from server.scheduler.queue import forecaster as module
+from server.scheduler.queue.endpoints import NOT_CONSIDERED, NOT_YET
+from server.scheduler.queue.forecaster import FORECAST_KEPT, Forecaster
 from tests.actors import ADA
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock, Harness

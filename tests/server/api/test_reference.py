@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from server.app.factory import openapi_text, routes_of
 from server.app.reference_page import render
-from server.protocol_2 import PATH
+from server.jobs.protocol_2 import PATH
 from tests.server.api.in_process import TestClient
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from server.api.http.paging import encode
 from server.app.factory import create_app
-from server.context import Context
-from server.database.engine import Database
-from server.database.tables import events, jobs
-from server.http.paging import encode
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.database.tables import events, jobs
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from server.errors import InvalidRequestError
-from server.http.request_body import SMALL_BYTES, JsonBody
+from server.api.http.request_body import SMALL_BYTES, JsonBody
+from server.core.errors import InvalidRequestError
 from trainyard.base.problems import Problem
 from trainyard.protocol.worker_messages import Report
 from trainyard.spec.job import JobSpec

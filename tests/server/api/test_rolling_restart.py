@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.context import Context
-from server.database.engine import Database
-from server.logs.pages import page
-from server.metrics.csv import csv_rows
-from server.settings import Settings
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.settings import Settings
+from server.telemetry.logs.pages import page
+from server.telemetry.metrics.csv import csv_rows
 from tests.server.api.processes import api
 from tests.server.api.serving import PATIENCE
 from tests.server.harness import FakeClock, Harness, Supervisor

@@ -10,22 +10,22 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert, select, update
 
-from server.app.admin_command import add_options, rotate_admin_token
-from server.auth.admin import ADMIN_ID
-from server.auth.service import (
+from server.api.auth.admin import ADMIN_ID
+from server.api.auth.service import (
     authenticate_token,
     create_token,
     hold_token,
     open_session,
     replace_token_of,
 )
-from server.auth.tokens import TokenKind
-from server.context import Context
-from server.database.metric_and_log_tables import shells
-from server.database.tables import jobs, tokens
-from server.errors import UnauthenticatedError
-from server.shells.service import open_shell
-from server.subject import Actor
+from server.api.auth.tokens import TokenKind
+from server.app.admin_command import add_options, rotate_admin_token
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import shells
+from server.core.database.tables import jobs, tokens
+from server.core.errors import UnauthenticatedError
+from server.core.subject import Actor
+from server.jobs.shells.service import open_shell
 from tests.server.api.in_process import TestClient
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
 from trainyard.protocol.rest.access import TokenRequest

@@ -16,12 +16,12 @@ from schemathesis.core import NotSet
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from server.auth.admin import ensure_admin_token
-from server.context import Context
-from server.database.engine import Database
-from server.database.migrate import upgrade
-from server.http.paging import encode
-from server.settings import Settings
+from server.api.auth.admin import ensure_admin_token
+from server.api.http.paging import encode
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.database.migrate import upgrade
+from server.core.settings import Settings
 from tests.server.api.published import DOCUMENT
 from tests.server.api.serving import PATIENCE, serving
 from tests.server.harness import FakeClock, Harness

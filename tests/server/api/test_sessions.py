@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.auth.service import MAX_SESSIONS, authenticate_session, open_session
-from server.context import Context
-from server.errors import UnauthenticatedError
+from server.api.auth.service import MAX_SESSIONS, authenticate_session, open_session
+from server.core.context import Context
+from server.core.errors import UnauthenticatedError
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
 

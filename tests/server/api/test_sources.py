@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from server.context import Context
+from server.core.context import Context
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
-from tests.server.supply.site import Site
+from tests.server.scheduler.supply.site import Site
 
 SOURCES = "/api/v1/sources"
 

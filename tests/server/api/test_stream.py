@@ -15,19 +15,19 @@ import httpx
 import pytest
 from sqlalchemy import delete
 
-from server.context import Context
-from server.database.engine import Database
-from server.database.tables import events
-from server.events.notices import notify
-from server.events.store import NewEvent, append_event
-from server.events.stream import MOST_REPLAYED
-from server.events.tail import (
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.database.tables import events
+from server.core.events.notices import notify
+from server.core.events.store import NewEvent, append_event
+from server.core.events.stream import MOST_REPLAYED
+from server.core.events.tail import (
     newest_id,
 )
-from server.subject import Subject
+from server.core.subject import Subject
 from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
-from tests.server.events.appended import append_many
+from tests.server.core.events.appended import append_many
 from tests.server.harness import FakeClock
 from trainyard.protocol.rest.event_data import Waiting
 from trainyard.protocol.rest.nodes import NodeOnline

@@ -18,13 +18,13 @@ import httpx
 import pytest
 from sqlalchemy import delete, select
 
+from server.api.auth.throttle import MAX_FAILURES
 from server.app.keys import ensure_key
-from server.auth.throttle import MAX_FAILURES
-from server.context import Context, SystemClock
-from server.database.engine import Database
-from server.database.tables import failed_logins, liveness
-from server.liveness import GAP, hearing
-from server.settings import Settings
+from server.core.context import Context, SystemClock
+from server.core.database.engine import Database
+from server.core.database.tables import failed_logins, liveness
+from server.core.liveness import GAP, hearing
+from server.core.settings import Settings
 from tests.server.api.processes import api
 from tests.server.api.serving import PATIENCE, until
 from tests.server.api.test_workers import registration

@@ -13,11 +13,11 @@ import pytest
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
 
-from server.addresses import Networks, counted_as
-from server.settings import Settings
-from server.wire.configuration import configured
-from server.wire.connections import Connections
-from server.wire.http_protocol import Limits
+from server.api.wire.configuration import configured
+from server.api.wire.connections import Connections
+from server.api.wire.http_protocol import Limits
+from server.core.addresses import Networks, counted_as
+from server.core.settings import Settings
 from tests.server.api.serving import PATIENCE, listening_on, until
 
 GET = b"GET /echo HTTP/1.1\r\nhost: x\r\n"

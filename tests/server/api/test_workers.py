@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
-from server.auth.service import create_token
-from server.context import Context
-from server.database.tables import events
-from server.jobs.service import stop
+from server.api.auth.service import create_token
+from server.core.context import Context
+from server.core.database.tables import events
+from server.jobs.jobs.service import stop
 from tests.actors import ADA
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient

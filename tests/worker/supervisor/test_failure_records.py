@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from server.http.request_body import parse_json
-from server.nodes.health import is_of_the_node
+from server.api.http.request_body import parse_json
+from server.cluster.nodes.health import is_of_the_node
 from tests.worker.conftest import Place
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import DesiredState

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.http.request_body import parse_json
+from server.api.http.request_body import parse_json
 from tests.worker.conftest import SECONDS, Attempt, Place, wait_for
 from trainyard.base.ids import make_id
 from trainyard.protocol.record_parser import parse_record

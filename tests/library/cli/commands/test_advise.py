@@ -6,10 +6,10 @@ import json
 
 from sqlalchemy import insert
 
-from server.database.slot_tables import calibrations
-from server.goodput.step_sums import DATA, STEP
+from server.core.database.slot_tables import calibrations
+from server.telemetry.goodput.step_sums import DATA, STEP
 from tests.library.conftest import Run, Yard
-from tests.server.advice.test_advice import record
+from tests.server.telemetry.advice.test_advice import record
 from trainyard.planner.speed.rates import prior_rates
 
 

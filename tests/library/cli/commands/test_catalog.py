@@ -9,8 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
-from server.checkpoints.catalog import record_stall
-from server.operations.service import claim_operation, report_operation
+from server.jobs.checkpoints.catalog import record_stall
+from server.jobs.operations.service import claim_operation, report_operation
 from tests.library.conftest import Run, Yard
 from tests.server.harness import WORKER
 from tests.server.yard import APPLY

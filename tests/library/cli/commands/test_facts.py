@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from server.facts.store import report_facts
-from server.imports.store import start_import
+from server.jobs.facts.store import report_facts
+from server.telemetry.imports.store import start_import
 from tests.actors import ADA
 from tests.library.conftest import Run, Yard
 from trainyard.protocol.past_runs.views import ImportedRun, ImportRequest

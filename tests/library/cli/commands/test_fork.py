@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from server.attempts.retry_policy import OVER_TIME
+from server.jobs.attempts.retry_policy import OVER_TIME
 from tests.library.conftest import Run, Yard
 from trainyard.run.failures import FailureReason
 

@@ -8,8 +8,8 @@ from datetime import date, timedelta
 import pytest
 from sqlalchemy import update
 
-from server.database.tables import jobs, nodes
-from server.goodput.capacity import CapacityKeeper
+from server.core.database.tables import jobs, nodes
+from server.telemetry.goodput.capacity import CapacityKeeper
 from tests.library.conftest import Run, Yard
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.sdk import Client

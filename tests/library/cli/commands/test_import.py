@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server.jobs.queries import job_view
-from server.metrics.charts import chart
+from server.jobs.jobs.queries import job_view
+from server.telemetry.metrics.charts import chart
 from tests.event_files import event
 from tests.library.conftest import Run, Yard
 from trainyard.client.past_runs.import_request import ImportOptions

@@ -6,8 +6,8 @@ import json
 
 from sqlalchemy import insert
 
-from server.attempts.node_heartbeat import node_heartbeat
-from server.database.metric_and_log_tables import stragglers
+from server.core.database.metric_and_log_tables import stragglers
+from server.jobs.attempts.node_heartbeat import node_heartbeat
 from tests.library.conftest import Run, Yard
 from tests.server.harness import WORKER
 from trainyard.protocol.node_samples import HostSample, NodeSample

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from server.auth.admin import ensure_admin_token
-from server.context import Context
-from server.database.engine import Database
-from server.settings import Settings
+from server.api.auth.admin import ensure_admin_token
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.settings import Settings
 from tests.library.conftest import PresentClock, Run, serving
 from tests.server.harness import Harness, Supervisor
 from tests.worker.conftest import Supervising, make_place, processes_of, wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from server.database.metric_and_log_tables import packs
+from server.core.database.metric_and_log_tables import packs
 from tests.library.conftest import Run, Yard
 from trainyard.run.failures import FailureReason
 

@@ -1,0 +1,169 @@
+"""The admin token: created at the first start, replaced by a command, stored as its hash."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from server.api.auth.service import end_commands_of, is_valid
+from server.api.auth.tokens import TokenKind, hash_token, make_token
+from server.core.context import Context
+from server.core.database.rows import Token
+from server.core.database.source_tables import node_requests
+from server.core.database.tables import sessions, tokens
+from trainyard.base.ids import make_id
+from trainyard.run.atomic import create_file
+
+ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
+"""Fixed id of the one admin token: of several first starts, the primary key lets one insert it."""
+ADMIN_NAME = "admin"
+CLOCKS = timedelta(seconds=60)
+"""So far clocks of servers may differ: what was made just before the token counts as made by it."""
+LASTING = (TokenKind.API, TokenKind.JOIN)
+"""Kinds of tokens that an admin token makes, and that outlive it."""
+OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
+"""Kinds that a registration makes, by a join token."""
+
+
+@dataclass(frozen=True)
+class AdminRotation:
+    """The end of an admin token: what ended with it, and what it leaves behind."""
+
+    token: str
+    """The new one."""
+    sessions: int
+    """Browser sessions that ended."""
+    codes: int
+    """Login codes that ended."""
+    commands: int
+    """Commands in running attempts that are ended."""
+    made: Sequence[Token]
+    """Valid tokens made since the former admin token was, the oldest first: only it, or a join
+    token that it made, can have made them."""
+    earlier: Sequence[Token]
+    """Valid tokens that former ones made."""
+    requests: Sequence[str]
+    """Ids of open requests for nodes that a person made."""
+
+
+def ensure_admin_token(context: Context) -> Path | None:
+    """Create the admin token if there is none, and return the file that holds it.
+
+    Processes that start together agree: the second one on a machine reads the file of the first,
+    and one on another machine removes its own file again.
+
+    Returns:
+        None where the token existed, or where another machine has the file.
+    """
+    if _stored_hash(context) is not None:
+        return None
+    path = context.settings.state_dir / "admin.token"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    create_file(path, make_token(TokenKind.ADMIN) + "\n", mode=0o600)
+    token = path.read_text(encoding="utf-8").strip()
+    try:
+        with context.database.write() as connection:
+            connection.execute(insert(tokens).values(_row(context, token)))
+    except IntegrityError:
+        if _stored_hash(context) != hash_token(token):
+            path.unlink(missing_ok=True)
+            return None
+    return path
+
+
+def replace_admin_token(context: Context) -> AdminRotation:
+    """Replace the admin token, and end what the former one opened.
+
+    Its sessions end, all login codes, which no other token makes, and its commands in running
+    attempts. The tokens that it made stay: `revoke_made` ends those.
+    """
+    token, now = make_token(TokenKind.ADMIN), context.now()
+    with context.database.write() as connection:
+        query = select(tokens.c.created_at).where(tokens.c.id == ADMIN_ID)
+        former = connection.scalar(query.with_for_update())  # before all that it may be making
+        ended = connection.execute(delete(sessions).where(sessions.c.token_id == ADMIN_ID))
+        codes = (tokens.c.kind == TokenKind.LOGIN) & tokens.c.revoked_at.is_(None)
+        spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))
+        commands = end_commands_of(connection, [ADMIN_ID])
+        connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))
+        connection.execute(insert(tokens).values(_row(context, token)))
+        lasting = tokens.c.kind.in_([*LASTING, *OF_MACHINES])
+        query = Token.select().where(lasting, is_valid(now)).order_by(tokens.c.created_at)
+        left = Token.all(connection, query)
+        asked = node_requests.c
+        by_hand = select(asked.id).where(asked.by_person, asked.ended_at.is_(None))
+        requests = connection.scalars(by_hand.order_by(asked.id)).all()
+    made = [row for row in left if former is None or row.created_at >= former - CLOCKS]
+    return AdminRotation(
+        token=token,
+        sessions=ended.rowcount,
+        codes=spent.rowcount,
+        commands=commands,
+        made=made,
+        earlier=[row for row in left if row not in made],
+        requests=requests,
+    )
+
+
+def unknown_machines(
+    context: Context, *, nodes: Collection[str], sources: Collection[str]
+) -> list[str]:
+    """Return which of these nodes and sources have no valid token, as `node gpu-1`."""
+    with context.database.read() as connection:
+        known = {
+            (kind, name)
+            for kind in OF_MACHINES
+            for name in connection.scalars(
+                select(tokens.c[kind.value]).where(tokens.c.kind == kind, is_valid(context.now()))
+            )
+        }
+    wanted = [(TokenKind.NODE, name) for name in nodes]
+    wanted += [(TokenKind.SOURCE, name) for name in sources]
+    return [f"{kind} {name}" for kind, name in wanted if (kind, name) not in known]
+
+
+def revoke_made(
+    context: Context, made: Sequence[Token], *, nodes: Collection[str], sources: Collection[str]
+) -> list[Token]:
+    """Revoke tokens of people and join tokens among `made`, and those of the named machines.
+
+    Returns those that were revoked. With a token of a person its sessions and its commands in
+    running attempts end.
+    """
+    going = [row for row in made if row.kind in LASTING]
+    with context.database.write() as connection:
+        for kind, names in ((TokenKind.NODE, nodes), (TokenKind.SOURCE, sources)):
+            of_kind = (tokens.c.kind == kind) & tokens.c[kind.value].in_(names)
+            query = Token.select().where(of_kind, is_valid(context.now()))
+            going += Token.all(connection, query)
+        _revoke(context, connection, going)
+    return going
+
+
+def _revoke(context: Context, connection: Connection, going: Sequence[Token]) -> None:
+    ids = [row.id for row in going]
+    revoked = update(tokens).where(tokens.c.id.in_(ids))
+    now = context.now()
+    connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
+    connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
+    end_commands_of(connection, ids)
+
+
+def _stored_hash(context: Context) -> str | None:
+    with context.database.read() as connection:
+        return connection.scalar(select(tokens.c.hash).where(tokens.c.id == ADMIN_ID))
+
+
+def _row(context: Context, token: str) -> dict[str, object]:
+    return {
+        "id": ADMIN_ID,
+        "name": ADMIN_NAME,
+        "kind": TokenKind.ADMIN,
+        "hash": hash_token(token),
+        "created_at": context.now(),
+    }

@@ -1,0 +1,216 @@
+"""Authorization of endpoints: dependencies that return the principal or refuse the request.
+
+FastAPI solves every dependency of a dependency anew wherever it is named, which takes longer than
+the look at the database. So each of these has none: it reads the request itself, and `schemes_of`
+names to OpenAPI what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
+
+from server.api.auth.service import (
+    Principal,
+    authenticate_pilot,
+    authenticate_session,
+    find_holders,
+    note_uses,
+)
+from server.api.auth.tokens import TokenKind, hash_token
+from server.api.http.dependencies import context_of
+from server.api.http.group_commit import served_together
+from server.core.context import Context
+from server.core.errors import ForbiddenError, UnauthenticatedError
+from trainyard.base.loopback import is_loopback
+
+SESSION_COOKIE = "trainyard_session"
+SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
+"""Name under https: browsers accept the prefix `__Host-` from this host alone, with `Secure`."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+NO_TOKEN = "send a token: Authorization: Bearer ty_..."
+
+_PERSONS = (TokenKind.ADMIN, TokenKind.API)
+
+SCHEMES: Mapping[str, Mapping[str, str]] = {
+    "token": {
+        "type": "http",
+        "description": "A token `ty_<kind>_...`.",
+        "scheme": "bearer",
+    },
+    "session": {
+        "type": "apiKey",
+        "description": "The browser session of `POST /auth/session`; writes also check `Origin`.",
+        "in": "cookie",
+        "name": SESSION_COOKIE,
+    },
+}
+"""OpenAPI's security schemes, by name."""
+
+Dependency = TypeVar("Dependency", bound=Callable[..., object])
+_schemes: dict[Callable[..., object], tuple[str, ...]] = {}
+
+
+def schemes_of(call: Callable[..., Any] | None) -> tuple[str, ...]:
+    """Return the names of the schemes by which a dependency authorizes; none for another one."""
+    return () if call is None else _schemes.get(call, ())
+
+
+def _by(*schemes: str) -> Callable[[Dependency], Dependency]:
+    def note(dependency: Dependency) -> Dependency:
+        _schemes[dependency] = schemes
+        return dependency
+
+    return note
+
+
+def cookie_name(context: Context) -> str:
+    """Return the name of the cookie that holds a browser session."""
+    return SECURE_SESSION_COOKIE if context.settings.is_https else SESSION_COOKIE
+
+
+def _bearer(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _cookie(request: Request) -> str | None:
+    return request.cookies.get(cookie_name(context_of(request)))
+
+
+@_by("session")
+async def _session_cookie(request: Request) -> str | None:
+    return _cookie(request)
+
+
+@_by("token", "session")
+async def _person(request: Request) -> Principal:
+    context, token = context_of(request), _bearer(request)
+    cookie = _cookie(request) if token is None else None
+    if cookie is None:
+        return await _of_kind(request, token, _PERSONS)
+    if request.method not in SAFE_METHODS:
+        check_origin(context, request)
+    principal, _ = await run_in_threadpool(authenticate_session, context, cookie)
+    return principal
+
+
+@_by("token", "session")
+async def _admin(request: Request) -> Principal:
+    principal = await _person(request)
+    if principal.kind is not TokenKind.ADMIN:
+        raise ForbiddenError(
+            "this needs the admin token: log in by the link that `trainyard up` prints, or use the "
+            "token in admin.token of the server's state folder (docs/deployment.md)"
+        )
+    return principal
+
+
+def _by_token(*kinds: TokenKind) -> Callable[[Request], Awaitable[Principal]]:
+    @_by("token")
+    async def dependency(request: Request) -> Principal:
+        return await _of_kind(request, _bearer(request), kinds)
+
+    return dependency
+
+
+@_by("token")
+async def _joiner(request: Request) -> Principal:
+    context, token = context_of(request), _bearer(request)
+    if token is not None:
+        found = await run_in_threadpool(authenticate_pilot, context, token)
+        if found is not None:
+            return found
+    return await _of_kind(request, token, (TokenKind.JOIN, TokenKind.NODE))
+
+
+@_by("token")
+def _pilot(request: Request) -> Principal:
+    token = _bearer(request)
+    if token is None:
+        raise UnauthenticatedError(NO_TOKEN)
+    pilot = authenticate_pilot(context_of(request), token)
+    if pilot is None:
+        raise UnauthenticatedError("no pilot has this join secret")
+    return pilot
+
+
+@_by("token")
+async def _attempt_token_hash(request: Request) -> str:
+    token = _bearer(request)
+    if token is None:
+        raise UnauthenticatedError(NO_TOKEN)
+    return hash_token(token)
+
+
+async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, ...]) -> Principal:
+    if token is None:
+        raise UnauthenticatedError(NO_TOKEN)
+    principal = await served_together(request, find_holders, token)
+    if principal.unnoted_use:  # apart: those whose use is noted do not wait for a writer
+        await served_together(request, note_uses, principal.token_id)
+    if principal.kind not in kinds:
+        legal = " or ".join(kinds)
+        raise ForbiddenError(f"a token of kind {principal.kind} may not do this; {legal} may")
+    return principal
+
+
+def check_origin(context: Context, request: Request) -> None:
+    """Refuse requests of other sites' pages that carry this site's cookie.
+
+    Without `public_url` the `Host` header names the server, and another site can point its own name
+    at the server's address (DNS rebinding): then only loopback is accepted.
+
+    Raises:
+        ForbiddenError: the `Origin` header is absent or names another origin than the server's.
+    """
+    origin = request.headers.get("origin", "")
+    public_url = context.settings.public_url
+    if public_url is not None:
+        split = urlsplit(public_url)
+        own = f"{split.scheme}://{split.netloc}"
+    else:
+        own = f"{request.url.scheme}://{request.headers.get('host', '')}"
+        if not is_loopback(request.url.hostname or ""):
+            raise ForbiddenError(
+                f"browsers reach this server at {request.url.hostname!r}: set TRAINYARD_PUBLIC_URL "
+                "to its URL; without it only pages of localhost, 127.0.0.0/8 and [::1] may log in "
+                "and write"
+            )
+    if origin != own:
+        raise ForbiddenError(
+            f"a write by cookie must come from {own}, not from {origin or 'nowhere'}"
+        )
+
+
+person = Depends(_person)
+"""An API or admin token, or a browser session."""
+admin = Depends(_admin)
+"""The admin token, or a browser session of it."""
+node = Depends(_by_token(TokenKind.NODE))
+"""The token of a node."""
+joiner = Depends(_joiner)
+"""A join token, the join secret of a pilot, or the token of a node that comes back."""
+pilot = Depends(_pilot)
+"""The join secret of a pilot."""
+source = Depends(_by_token(TokenKind.SOURCE))
+"""The token of a source of nodes."""
+source_joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.SOURCE))
+"""A join token, or the token of a source that comes back."""
+attempt = Depends(_attempt_token_hash)
+"""Hash of the token, which `server.jobs.attempts.service.authenticate_share` compares."""
+
+Cookie = Annotated[str | None, Depends(_session_cookie)]
+"""The cookie of a browser session, unchecked."""
+Person = Annotated[Principal, person]
+Admin = Annotated[Principal, admin]
+Node = Annotated[Principal, node]
+Joiner = Annotated[Principal, joiner]
+Pilot = Annotated[Principal, pilot]
+Source = Annotated[Principal, source]
+SourceJoiner = Annotated[Principal, source_joiner]
+AttemptTokenHash = Annotated[str, attempt]

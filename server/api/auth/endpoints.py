@@ -1,0 +1,139 @@
+"""`/auth/session` and `/tokens`: browser logins, and tokens for people, programs and nodes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from server.api.auth import service
+from server.api.auth.dependencies import (
+    Admin,
+    Cookie,
+    Person,
+    admin,
+    check_origin,
+    cookie_name,
+    person,
+)
+from server.api.auth.throttle import check_logins, note_failed_login
+from server.api.auth.tokens import TokenKind
+from server.api.http.dependencies import ServerContext
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import TokenId
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply
+from server.core.database.rows import Token
+from server.core.errors import UnauthenticatedError
+from trainyard.protocol.rest.access import SessionRequest, SessionView, TokenRequest, TokenView
+from trainyard.protocol.rest.common import Page
+
+router = APIRouter(tags=["access"])
+
+SESSION_PATH = "/auth/session"
+SessionBody = Annotated[SessionRequest, Depends(JsonBody(SessionRequest, default=SessionRequest()))]
+TokenBody = Annotated[TokenRequest, Depends(JsonBody(TokenRequest))]
+
+
+@router.post(SESSION_PATH, status_code=201, response_model=SessionView, summary="Log a browser in")
+def log_in(context: ServerContext, request: Request, body: SessionBody) -> Response:
+    """Open a session by a token, or by the one-time code of a login link.
+
+    The reply sets an HttpOnly cookie. The endpoint needs no authorization; after too many failures
+    of an address it answers 429.
+    """
+    if "origin" in request.headers:  # another site must not log a browser in
+        check_origin(context, request)
+    host = request.client.host if request.client else ""
+    check_logins(context, host)
+    try:
+        session = service.open_session(context, token=body.token, code=body.code)
+    except UnauthenticatedError:
+        note_failed_login(context, host)
+        raise
+    response = reply(_session_view(session.principal, session.expires_at), status=201)
+    response.set_cookie(
+        cookie_name(context),
+        session.cookie,
+        max_age=int((session.expires_at - context.now()).total_seconds()),
+        httponly=True,
+        samesite="strict",
+        secure=context.settings.is_https,
+    )
+    return response
+
+
+@router.get(SESSION_PATH, response_model=SessionView, summary="Who is logged in")
+def who(context: ServerContext, principal: Person, cookie: Cookie, request: Request) -> Response:
+    """Return the principal of the session or token of the request."""
+    if "authorization" in request.headers or cookie is None:
+        return reply(_session_view(principal, None))
+    return reply(_session_view(*service.authenticate_session(context, cookie)))
+
+
+@router.delete(SESSION_PATH, status_code=204, dependencies=[person], summary="Log a browser out")
+def log_out(context: ServerContext, cookie: Cookie) -> Response:
+    """End the session of the cookie, if there is one."""
+    if cookie is not None:
+        service.close_session(context, cookie)
+    response = Response(status_code=204)
+    response.delete_cookie(
+        cookie_name(context), httponly=True, samesite="strict", secure=context.settings.is_https
+    )
+    return response
+
+
+@router.post(
+    "/tokens",
+    status_code=201,
+    response_model=TokenView,
+    summary="Create a token",
+)
+def create(context: ServerContext, principal: Admin, body: TokenBody) -> Response:
+    """Create a token; only this reply has its secret."""
+    row, token = service.create_token(context, body, actor=principal.actor)
+    return reply(_token_view(row, secret=token), status=201)
+
+
+@router.get(
+    "/tokens",
+    response_model=Page[TokenView],
+    dependencies=[admin],
+    summary="Tokens that are not revoked",
+)
+def list_(
+    context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("tokens", str))]
+) -> Response:
+    """List tokens without their secrets, the newest first."""
+    rows = service.list_tokens(context, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(rows, lambda row: row.id)
+    views = tuple(_token_view(row) for row in shown)
+    return reply(Page[TokenView](items=views, next_page_token=next_page_token))
+
+
+@router.delete(
+    "/tokens/{token_id}", status_code=204, dependencies=[admin], summary="Revoke a token"
+)
+def revoke(context: ServerContext, token_id: TokenId) -> None:
+    """Revoke a token, and end the sessions that it opened."""
+    service.revoke_token(context, token_id)
+
+
+def _session_view(principal: service.Principal, expires_at: datetime | None) -> SessionView:
+    is_admin = principal.kind is TokenKind.ADMIN
+    return SessionView(
+        name=principal.name, kind="admin" if is_admin else "api", expires_at=expires_at
+    )
+
+
+def _token_view(row: Token, *, secret: str | None = None) -> TokenView:
+    return TokenView(
+        id=row.id,
+        name=row.name,
+        kind=row.kind,
+        secret=secret,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+    )

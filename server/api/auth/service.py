@@ -1,0 +1,397 @@
+"""Principals of requests, and the life cycle of tokens and browser sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, update
+
+from server.api.auth.tokens import TokenKind, hash_token, make_secret, make_token
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import shells
+from server.core.database.rows import Token
+from server.core.database.source_tables import pilots
+from server.core.database.tables import sessions, tokens
+from server.core.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    UnauthenticatedError,
+)
+from server.core.subject import SCHEDULER, SERVER, TRAINER, Actor
+from trainyard.protocol.rest.access import TokenRequest
+
+SESSION_LIFETIME = timedelta(days=30)
+MAX_SESSIONS = 200
+"""Browser sessions of a token; the oldest one ends with a further login."""
+DEFAULT_LIFETIME = {
+    "api": timedelta(days=365),
+    "join": timedelta(hours=1),
+    "login": timedelta(minutes=10),
+}
+LOGIN_LIFETIME = DEFAULT_LIFETIME["login"]
+"""Longest life of a login code: who has a copy of one opens a session of the admin."""
+LAST_USED_PRECISION = timedelta(minutes=1)
+"""Pause between two writes of `last_used_at`, which would make every request a writer."""
+RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
+"""Actors of the system in events: no token may have such a name."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The holder of a request's token or session."""
+
+    name: str
+    kind: TokenKind
+    token_id: str
+    token_hash: str = field(default="", repr=False)
+    """Hash of the token, also that of a browser session's."""
+    node: str | None = None
+    source: str | None = None
+    pilot: tuple[str, int] | None = None
+    """Request and index of the pilot whose join secret it is."""
+    unnoted_use: bool = False
+    """Whether no use of the token was noted within `LAST_USED_PRECISION`."""
+
+    @property
+    def actor(self) -> Actor:
+        """The actor of the request's changes."""
+        is_admin = self.kind is TokenKind.ADMIN
+        return Actor(self.name, self.token_id, is_admin=is_admin, token_hash=self.token_hash)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenToken(Token):
+    """A token with the hash by which it is found."""
+
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionToken(GivenToken):
+    """The token by which a browser session was opened."""
+
+    session_expires_at: Annotated[datetime, sessions.c.expires_at]
+
+
+@dataclass(frozen=True)
+class NewSession:
+    """A browser session; `cookie` is returned once, its hash is stored."""
+
+    principal: Principal
+    cookie: str
+    expires_at: datetime
+
+
+# Of each group of requests; built once, since that takes longer than the database does.
+_HOLDERS = GivenToken.select().where(
+    tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
+    tokens.c.revoked_at.is_(None),
+    or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
+)
+
+_NOTE_USE = update(tokens).where(tokens.c.id == bindparam("of_id"))
+
+
+def authenticate_token(context: Context, token: str) -> Principal:
+    """Return the holder of a token.
+
+    Raises:
+        UnauthenticatedError: it is unknown, expired or revoked.
+    """
+    (holder,) = find_holders(context, [token])
+    if isinstance(holder, UnauthenticatedError):
+        raise holder
+    if holder.unnoted_use:
+        note_uses(context, [holder.token_id])
+    return holder
+
+
+def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
+    """Return the holder of each token by one query, or why it has none; no use is noted."""
+    now, hashes = context.now(), [hash_token(token) for token in given]
+    query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
+    with context.database.read() as connection:
+        rows = {row.hash: row for row in GivenToken.all(connection, _HOLDERS, query)}
+    return [
+        replace(_principal(rows[each]), unnoted_use=_is_unnoted(rows[each], now))
+        if each in rows
+        else UnauthenticatedError("the token is unknown, expired or revoked")
+        for each in hashes
+    ]
+
+
+def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
+    """Store that tokens are used now; nothing is returned for each."""
+    now = context.now()
+    # By id, as every statement that locks several rows: no two wait crosswise.
+    used = [{"of_id": each, "last_used_at": now} for each in sorted({*token_ids})]
+    with context.database.write() as connection:
+        connection.execute(_NOTE_USE, used)
+    return [None] * len(token_ids)
+
+
+def authenticate_pilot(context: Context, secret: str) -> Principal | None:
+    """Return the pilot whose join secret this is; None for another token."""
+    found = select(pilots.c.request_id, pilots.c.number)
+    with context.database.read() as connection:
+        row = connection.execute(
+            found.where(pilots.c.secret_hash == hash_token(secret))
+        ).one_or_none()
+    if row is None:
+        return None
+    name = f"pilot {row.number} of {row.request_id}"
+    pilot = (row.request_id, row.number)
+    return Principal(name=name, kind=TokenKind.JOIN, token_id="", pilot=pilot)
+
+
+def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
+    """Return the holder of a browser session, and its end.
+
+    Raises:
+        UnauthenticatedError: it is unknown or over, or its token was revoked.
+    """
+    now = context.now()
+    query = (
+        SessionToken.select()
+        .join(sessions, sessions.c.token_id == tokens.c.id)
+        .where(sessions.c.hash == hash_token(cookie), sessions.c.expires_at > now, is_valid(now))
+    )
+    with context.database.read() as connection:
+        row = SessionToken.one_or_none(connection, query)
+    if row is None:
+        raise UnauthenticatedError("the browser session is unknown or over; log in again")
+    return _principal(row), row.session_expires_at
+
+
+def open_session(context: Context, *, token: str | None, code: str | None) -> NewSession:
+    """Log a browser in, by an API or admin token or by the one-time code of a login link.
+
+    Raises:
+        UnauthenticatedError: neither is given, or it is unknown, expired, revoked or used up.
+    """
+    now = context.now()
+    with context.database.write() as connection:
+        if code is not None:
+            row = _use_up_login_code(connection, code, now)
+        else:
+            row = _person_row(connection, token, now)
+        expires_at = now + SESSION_LIFETIME
+        if row.expires_at is not None:
+            expires_at = min(expires_at, row.expires_at)
+        cookie = make_secret()
+        connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
+        connection.execute(
+            insert(sessions).values(
+                hash=hash_token(cookie), token_id=row.id, created_at=now, expires_at=expires_at
+            )
+        )
+        mine = select(sessions.c.hash).where(sessions.c.token_id == row.id)
+        oldest = mine.order_by(sessions.c.created_at.desc()).offset(MAX_SESSIONS)
+        gone = connection.scalars(oldest).all()
+        connection.execute(delete(sessions).where(sessions.c.hash.in_(gone)))
+    return NewSession(principal=_principal(row), cookie=cookie, expires_at=expires_at)
+
+
+def close_session(context: Context, cookie: str) -> None:
+    """Log a browser out; nothing happens when the session is unknown."""
+    with context.database.write() as connection:
+        connection.execute(delete(sessions).where(sessions.c.hash == hash_token(cookie)))
+
+
+def create_token(
+    context: Context, request: TokenRequest, *, actor: Actor = SERVER
+) -> tuple[Token, str]:
+    """Store a new token and return its row and, once, the token itself.
+
+    Raises:
+        UnauthenticatedError: the token of the actor has ended meanwhile.
+        InvalidRequestError: the name is reserved, or a login code would live too long.
+        ConflictError: another API token has this name.
+    """
+    if request.name in RESERVED_NAMES:
+        raise InvalidRequestError.at(
+            "/name", f"{request.name!r} is reserved; so are {', '.join(sorted(RESERVED_NAMES))}"
+        )
+    now = context.now()
+    given = request.expires_in_seconds
+    lifetime = DEFAULT_LIFETIME[request.kind] if given is None else timedelta(seconds=given)
+    if request.kind == "login" and lifetime > LOGIN_LIFETIME:
+        raise InvalidRequestError.at(
+            "/expires_in_seconds",
+            f"expires_in_seconds={given} is more than a login code may live; legal: 60 to "
+            f"{LOGIN_LIFETIME.total_seconds():.0f}",
+        )
+    token = make_token(TokenKind(request.kind))
+    values = {
+        "id": context.new_id(),
+        "name": request.name,
+        "kind": request.kind,
+        "hash": hash_token(token),
+        "created_at": now,
+        "expires_at": now + lifetime,
+    }
+    with context.database.write() as connection:
+        hold_token(connection, actor, now)
+        if request.kind == "api" and _name_is_taken(connection, request.name, now):
+            raise ConflictError(
+                f"an API token is already named {request.name!r}: revoke it or take another name"
+            )
+        connection.execute(insert(tokens).values(values))
+        row = Token.one(connection, Token.select().where(tokens.c.id == values["id"]))
+    return row, token
+
+
+def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
+    """Keep the token of a request valid until the transaction ends.
+
+    For what lasts longer than the request: its end, which comes before or after this transaction,
+    then finds all that the token has made.
+
+    Raises:
+        UnauthenticatedError: it has ended since the request was authenticated.
+    """
+    if actor.token_hash is None:  # a part of the system
+        return
+    held = select(tokens.c.id).where(tokens.c.hash == actor.token_hash, is_valid(now))
+    if connection.execute(held.with_for_update(read=True)).one_or_none() is None:
+        raise UnauthenticatedError("the token has ended since the request began")
+
+
+def list_tokens(context: Context, *, after: str | None, limit: int) -> Sequence[Token]:
+    """Return tokens that are not revoked or used up, the newest first."""
+    query = Token.select().where(tokens.c.revoked_at.is_(None))
+    if after is not None:
+        query = query.where(tokens.c.id < after)
+    with context.database.read() as connection:
+        return Token.all(connection, query.order_by(tokens.c.id.desc()).limit(limit))
+
+
+def revoke_token(context: Context, token_id: str) -> None:
+    """Revoke a token, and with it its sessions and its commands in running attempts.
+
+    Raises:
+        NotFoundError: no token that is not revoked has this id.
+        ConflictError: it is the admin token, which alone can create others.
+    """
+    with context.database.write() as connection:
+        found = select(tokens.c.kind).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+        row = connection.execute(found.with_for_update()).one_or_none()
+        if row is None:
+            raise NotFoundError(f"no token has the id {token_id!r}")
+        if row.kind == TokenKind.ADMIN:
+            raise ConflictError(
+                "the admin token cannot be revoked; `python -m server admin-token` replaces it"
+            )
+        connection.execute(
+            update(tokens).where(tokens.c.id == token_id).values(revoked_at=context.now())
+        )
+        if row.kind == TokenKind.API:
+            end_commands_of(connection, [token_id])
+
+
+def end_commands_of(connection: Connection, token_ids: Sequence[str]) -> int:
+    """Have the commands of these tokens in attempts ended; return how many."""
+    theirs = shells.c.token_id.in_(token_ids) & shells.c.ended_at.is_(None)
+    return connection.execute(update(shells).where(theirs).values(closed=True)).rowcount
+
+
+def use_up_join_token(context: Context, connection: Connection, principal: Principal) -> None:
+    """Use up the join token of a principal.
+
+    Raises:
+        UnauthenticatedError: it was used up meanwhile.
+    """
+    used = connection.execute(
+        update(tokens)
+        .where(tokens.c.id == principal.token_id, tokens.c.revoked_at.is_(None))
+        .values(revoked_at=context.now())
+    )
+    if used.rowcount != 1:
+        raise UnauthenticatedError("the join token has been used up; make another one")
+
+
+def replace_token_of(
+    context: Context,
+    connection: Connection,
+    kind: Literal[TokenKind.NODE, TokenKind.SOURCE],
+    name: str,
+) -> str:
+    """Return a new token of a node or a source, and revoke its earlier ones."""
+    now, owner = context.now(), tokens.c[kind.value]
+    earlier = (owner == name) & (tokens.c.kind == kind) & tokens.c.revoked_at.is_(None)
+    connection.execute(update(tokens).where(earlier).values(revoked_at=now))
+    token = make_token(kind)
+    row = {
+        "id": context.new_id(),
+        "name": f"{kind} {name}",
+        "kind": kind.value,
+        "hash": hash_token(token),
+        kind.value: name,
+        "created_at": now,
+    }
+    connection.execute(insert(tokens).values(row))
+    return token
+
+
+def is_valid(now: datetime) -> Any:
+    """Return the condition of tokens that are neither revoked nor expired."""
+    return and_(
+        tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
+    )
+
+
+def _is_unnoted(row: Token, now: datetime) -> bool:
+    return row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION
+
+
+def _principal(row: GivenToken) -> Principal:
+    return Principal(
+        name=row.name,
+        kind=TokenKind(row.kind),
+        token_id=row.id,
+        token_hash=row.hash,
+        node=row.node,
+        source=row.source,
+    )
+
+
+def _use_up_login_code(connection: Connection, code: str, now: datetime) -> GivenToken:
+    """Revoke the code and return the admin token, which alone can create login codes."""
+    is_admin = and_(tokens.c.kind == TokenKind.ADMIN, is_valid(now))
+    held = GivenToken.select().where(is_admin).with_for_update(read=True)
+    admin = GivenToken.one_or_none(connection, held)  # first, as a rotation locks it
+    used = connection.execute(
+        update(tokens)
+        .where(
+            tokens.c.hash == hash_token(code),
+            tokens.c.kind == TokenKind.LOGIN,
+            tokens.c.created_at > now - LOGIN_LIFETIME,  # a former version made longer ones
+            is_valid(now),
+        )
+        .values(revoked_at=now, last_used_at=now)
+    )
+    if admin is None or used.rowcount != 1:
+        raise UnauthenticatedError("the login code is unknown, expired or used up")
+    return admin
+
+
+def _person_row(connection: Connection, token: str | None, now: datetime) -> GivenToken:
+    if token is None:
+        raise UnauthenticatedError("give a token, or the code of a login link")
+    is_person = tokens.c.kind.in_([TokenKind.ADMIN, TokenKind.API])
+    query = GivenToken.select().where(tokens.c.hash == hash_token(token), is_person, is_valid(now))
+    row = GivenToken.one_or_none(connection, query.with_for_update(read=True))
+    if row is None:
+        raise UnauthenticatedError("the token is unknown, expired or revoked")
+    return row
+
+
+def _name_is_taken(connection: Connection, name: str, now: datetime) -> bool:
+    taken = select(tokens.c.id).where(
+        tokens.c.name == name, tokens.c.kind == TokenKind.API, is_valid(now)
+    )
+    return connection.execute(taken.limit(1)).first() is not None

@@ -1,0 +1,74 @@
+"""Failed logins, counted for each address by all API servers together."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, case, delete, literal, or_, select, update
+
+from server.core.addresses import counted_as
+from server.core.context import Context
+from server.core.database.column_types import UtcDateTime
+from server.core.database.tables import failed_logins
+from server.core.database.upsert import insert_absent
+from server.core.errors import TooManyError
+
+MAX_FAILURES = 10
+WINDOW = timedelta(minutes=1)
+"""Period in which an address may fail `MAX_FAILURES` times; further logins wait for its end."""
+
+
+def check_logins(context: Context, host: str) -> None:
+    """Check that an address may try to log in.
+
+    Raises:
+        TooManyError: it has failed too often; the answer carries the time until the next try.
+    """
+    now, window = context.now(), failed_logins.c
+    query = select(window.begin_at).where(
+        window.address == counted_as(host), window.failures >= MAX_FAILURES, ~_is_over(now)
+    )
+    with context.database.read() as connection:
+        begin_at = connection.scalar(query)
+    if begin_at is not None:
+        seconds = math.ceil((begin_at + WINDOW - now).total_seconds())
+        raise TooManyError(
+            f"{MAX_FAILURES} logins of this address failed; try again in {seconds} seconds",
+            retry_seconds=seconds,
+        )
+
+
+def note_failed_login(context: Context, host: str) -> None:
+    """Count a failure."""
+    now, window, address = context.now(), failed_logins.c, counted_as(host)
+    with context.database.write() as connection:
+        if insert_absent(
+            connection, failed_logins, [{"address": address, "begin_at": now, "failures": 1}]
+        ):
+            return
+        over = _is_over(now)
+        connection.execute(
+            update(failed_logins)
+            .where(window.address == address)
+            .values(
+                begin_at=case((over, literal(now, UtcDateTime)), else_=window.begin_at),
+                failures=case((over, 1), else_=window.failures + 1),
+            )
+        )
+
+
+def forget_failed_logins(context: Context) -> int:
+    """Delete the windows that are over, and return their number."""
+    with context.database.write() as connection:
+        over = delete(failed_logins).where(_is_over(context.now()))
+        return connection.execute(over).rowcount
+
+
+def _is_over(now: datetime) -> ColumnElement[bool]:
+    """Return the condition that a window has ended, or was written before a clock was set back.
+
+    A begin less than a window ahead is of another server whose clock differs.
+    """
+    begin_at = failed_logins.c.begin_at
+    return or_(begin_at <= now - WINDOW, begin_at > now + WINDOW)

@@ -1,0 +1,70 @@
+"""The methods of each path, merged over all routes: OPTIONS and 405 list them in `Allow`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starlette.responses import Response
+from starlette.routing import compile_path
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.api.http.problems import problem
+
+Routes = Iterable[tuple[str, Iterable[str]]]
+"""Path templates, each with methods; a template may come several times."""
+
+
+class AllowedMethods:
+    """The methods of every path of an application."""
+
+    def __init__(self, routes: Routes) -> None:
+        methods: dict[str, set[str]] = {}
+        for path, names in routes:
+            methods.setdefault(path, set()).update(names)
+        self._literal = {
+            path: _with_implied(names) for path, names in methods.items() if "{" not in path
+        }
+        self._patterns = [
+            (compile_path(path)[0], _with_implied(names))
+            for path, names in methods.items()
+            if "{" in path
+        ]
+
+    def of(self, path: str) -> frozenset[str]:
+        """Return the methods that `path` takes; none when nothing answers there."""
+        if path in self._literal:  # `/jobs/plan` is no `/jobs/{job_id}`
+            return self._literal[path]
+        found = (names for pattern, names in self._patterns if pattern.match(path))
+        return next(found, frozenset())
+
+
+def _with_implied(names: set[str]) -> frozenset[str]:
+    return frozenset(names | {"OPTIONS"} | ({"HEAD"} if "GET" in names else set()))
+
+
+class MethodsMiddleware:
+    """Answers OPTIONS, and refuses methods that a path does not take."""
+
+    def __init__(self, app: ASGIApp, *, allowed: AllowedMethods) -> None:
+        self.app = app
+        self.allowed = allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        legal = self.allowed.of(scope["path"]) if scope["type"] == "http" else frozenset()
+        if not legal or (scope["method"] in legal and scope["method"] != "OPTIONS"):
+            await self.app(scope, receive, send)
+            return
+        headers = {"allow": ", ".join(sorted(legal))}
+        if scope["method"] == "OPTIONS":
+            await Response(status_code=204, headers=headers)(scope, receive, send)
+            return
+        answer = problem(
+            scope,
+            status=405,
+            title="The method is not allowed",
+            kind="/problems/method-not-allowed",
+            detail=f"{scope['path']} takes {headers['allow']}, not {scope['method']}",
+            headers=headers,
+        )
+        await answer(scope, receive, send)

@@ -1,0 +1,202 @@
+"""Group commit: requests that wait at the same time are served together, by one transaction.
+
+A request that comes alone is served at once. Where they follow each other closely, a group is what
+came while the one before it was served and in a short pause, so the more there are, the less each
+of them costs. Nothing pauses while enough for a whole group wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from fastapi import Request
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.concurrency import run_in_threadpool
+
+from server.core.context import Context
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+Serve = Callable[[Context, Sequence[Item]], Sequence[Answer | Exception]]
+"""Serves a group of requests: for each one its answer, or why it is refused.
+
+What it raises concerns the group, of which it has stored nothing."""
+
+MOST = 64
+"""Requests of a group: other writers wait for its transaction."""
+GATHER_SECONDS = 0.005
+"""Usual pause before a group that follows another one within this time."""
+
+
+async def served_together(
+    request: Request,
+    serve: Serve[Item, Answer],
+    item: Item,
+    *,
+    key: Hashable = None,
+    gather_seconds: float = GATHER_SECONDS,
+) -> Answer:
+    """Return the answer to a request that is served with others that wait for the same function.
+
+    Args:
+        request: the request, which names the application.
+        serve: serves a group, in a thread.
+        item: what it needs of this request.
+        key: requests with the same key are never in one group, and are served in their order.
+        gather_seconds: a request that comes within this time after a group was served waits for so
+            long, for further ones.
+
+    Raises:
+        Exception: what `serve` answers or raises for this request, or for all of its group.
+    """
+    groups = request.app.state.groups
+    assert isinstance(groups, Groups)
+    return cast("Answer", await groups.queue_of(serve, gather_seconds).answer(item, key))
+
+
+class Groups:
+    """The requests of one application that wait for a group, by the function that serves it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        # A future belongs to one event loop. A server has one; a test client makes one a request.
+        self._queues: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, dict[Callable[..., Any], _Queue]
+        ] = WeakKeyDictionary()
+
+    def queue_of(self, serve: Serve[Any, Any], gather_seconds: float = GATHER_SECONDS) -> _Queue:
+        """Return the requests of this event loop that a function serves."""
+        queues = self._queues.setdefault(asyncio.get_running_loop(), {})
+        if serve not in queues:
+            queues[serve] = _Queue(partial(serve, self._context), gather_seconds)
+        return queues[serve]
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    item: Any
+    key: Hashable
+    answer: asyncio.Future[Any]
+
+
+class _Queue:
+    """Requests that wait for one function, which serves one group at a time."""
+
+    def __init__(
+        self, serve: Callable[[Sequence[Any]], Sequence[Any]], gather_seconds: float
+    ) -> None:
+        self._serve = serve
+        self._gather_seconds = gather_seconds
+        self._waiting: list[_Waiting] = []
+        self._serving: asyncio.Task[None] | None = None
+        self._served_at = -math.inf
+
+    async def answer(self, item: Any, key: Hashable) -> Any:
+        """Return the answer to one request."""
+        waiting = _Waiting(item, key, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve_all())
+        return await waiting.answer
+
+    async def _serve_all(self) -> None:
+        try:
+            left = False
+            while self._waiting:
+                is_close = time.monotonic() - self._served_at < self._gather_seconds
+                # Those that were left have waited for a group already.
+                if is_close and not left and len(self._waiting) < MOST:
+                    await asyncio.sleep(self._gather_seconds)
+                group = self._next_group()
+                left = bool(self._waiting)
+                await self._serve_group(group)
+                self._served_at = time.monotonic()
+        finally:
+            self._serving = None  # it holds the loop
+
+    async def _serve_group(self, group: Sequence[_Waiting]) -> None:
+        """Answer every request of a group, whatever becomes of it: a client waits for ever else."""
+        items = [each.item for each in group]
+        try:
+            answers = await run_in_threadpool(serve_apart, self._serve, items)
+            for each, answer in zip(group, answers, strict=True):
+                _settle(each.answer, answer)
+        except Exception:
+            logger.exception("a group of %d requests has not got its answers", len(group))
+        finally:
+            for each in group:
+                if not each.answer.done():
+                    each.answer.set_exception(RuntimeError("the group was not served"))
+
+    def _next_group(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        left: list[_Waiting] = []
+        keys: set[Hashable] = set()
+        for each in self._waiting:
+            if len(group) == MOST or (each.key is not None and each.key in keys):
+                left.append(each)
+            else:
+                group.append(each)
+            keys.add(each.key)  # also of one that is left: a later one does not overtake it
+        self._waiting = left
+        return group
+
+
+def serve_apart(
+    serve: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]
+) -> Sequence[Any]:
+    """Return the answers to a group, which is halved until an error is that of one request.
+
+    So a request that cannot be served costs the others a further transaction, and nothing else. An
+    error of the database is that of all: no half would end better.
+    """
+    try:
+        return serve(items)
+    except (OperationalError, PoolTimeoutError) as error:
+        return [error] * len(items)
+    except BaseException as error:  # a panic of compiled code is no `Exception`
+        if len(items) == 1:
+            return [_as_answer(error)]
+        logger.debug("%d requests are served apart", len(items), exc_info=True)
+    half = len(items) // 2
+    return [*serve_apart(serve, items[:half]), *serve_apart(serve, items[half:])]
+
+
+def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
+    """Return the answer to a request of a group that is stored, or the error that it raises.
+
+    An error that a group raises has it served again, by halves: what is stored would be so twice.
+    """
+    try:
+        return make()
+    except BaseException as error:  # noqa: BLE001 - also a panic of compiled code
+        return _as_answer(error)
+
+
+def _as_answer(error: BaseException) -> Exception:
+    """Return an error that ends one request, in place of one that would end a thread."""
+    if isinstance(error, Exception):
+        return error
+    failure = RuntimeError(f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _settle(future: asyncio.Future[Any], answer: Any) -> None:
+    if future.done():  # its request was cancelled, or has its answer
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

@@ -1,0 +1,181 @@
+"""What happens to every request: an id, a log line, limits, headers, and no unforeseen answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.api.http.problems import problem, refuse
+from server.core.errors import TooLargeError
+
+logger = logging.getLogger("server.requests")
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+API_PREFIX = "/api/"
+ROUTINE = (f"{API_PREFIX}v1/workers/", "/healthz", "/readyz", "/metrics")
+"""Paths that programs call again and again."""
+
+# The dashboard loads nothing from elsewhere, and no page may put it into a frame.
+SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+CLIENT_LEFT = 499
+"""Status in the log and the metrics of a request whose client left before it was answered."""
+
+LOGGED = 200
+"""Most characters of a method and of a path in the log, both of which anybody chooses."""
+HSTS = {"strict-transport-security": "max-age=31536000"}
+"""Under https browsers come back by https alone, for a year."""
+
+Observer = Callable[[Scope, int, float], None]
+"""Gets the scope, the status and the seconds of each answered request."""
+
+
+class RequestMiddleware:
+    """Gives each request its id and its log line, and answers 500 where nothing else answers."""
+
+    def __init__(self, app: ASGIApp, *, observe: Observer, is_https: bool) -> None:
+        self.app = app
+        self.observe = observe
+        self.headers = SECURITY_HEADERS | (HSTS if is_https else {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        begin = time.perf_counter()
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                self._add_headers(scope, message, request_id)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            status = status or CLIENT_LEFT
+        except Exception:
+            logger.exception("request %s failed", request_id)
+            if status:  # the answer has begun; breaking it off is all that is left
+                raise
+            await _unforeseen(scope)(scope, receive, send_with_headers)
+        finally:
+            seconds = time.perf_counter() - begin
+            self.observe(scope, status, seconds)
+            logger.log(
+                _level(scope["path"], status),
+                "%s %s %s %d %.1f ms",
+                request_id,
+                scope["method"][:LOGGED],
+                # A line break in it must not begin a line of the log, nor a long one fill it.
+                quote(scope["path"][:LOGGED]),
+                status,
+                seconds * 1000,
+            )
+
+    def _add_headers(self, scope: Scope, message: Message, request_id: str) -> None:
+        headers = MutableHeaders(scope=message)
+        headers["x-request-id"] = request_id
+        for name, value in self.headers.items():
+            headers.setdefault(name, value)
+        if scope["path"].startswith(API_PREFIX):
+            headers.setdefault("cache-control", "no-store")
+
+
+def _level(path: str, status: int) -> int:
+    """Return the level of a request's line: an attempt that runs sends two reports a second."""
+    routine = path.startswith(ROUTINE) and 0 < status < HTTPStatus.BAD_REQUEST
+    return logging.DEBUG if routine else logging.INFO
+
+
+def _request_id(scope: Scope) -> str:
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+
+
+def _unforeseen(scope: Scope) -> ASGIApp:
+    return problem(
+        scope,
+        status=500,
+        title="Internal error",
+        kind="/problems/internal",
+        detail="the server failed in a way that it did not foresee; its log has the request id",
+    )
+
+
+class BodyLimitMiddleware:
+    """Refuses bodies over the limit, before they are read or as soon as they outgrow it."""
+
+    def __init__(self, app: ASGIApp, *, limit_of: Callable[[str], int]) -> None:
+        """Ask `limit_of` for the limit of a path, in bytes."""
+        self.app = app
+        self.limit_of = limit_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limit = self.limit_of(scope["path"])
+        refusal = TooLargeError(f"the body is over the limit of {limit:,} bytes")
+        announced = Headers(scope=scope).get("content-length", "0")
+        if not announced.isdecimal() or int(announced[:20]) > limit:
+            await refuse(scope, refusal)(scope, receive, send)
+            return
+        read = 0
+
+        async def receive_within_limit() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > limit:
+                raise refusal
+            return message
+
+        await self.app(scope, receive_within_limit, send)
+
+
+class HeadMiddleware:
+    """Answers HEAD as GET without its body, also where GET would never end."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+        answered = False
+
+        async def send_head(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                answered = True
+                await send(message)
+                await send({"type": "http.response.body", "body": b""})
+
+        async def receive_until_answered() -> Message:
+            return {"type": "http.disconnect"} if answered else await receive()
+
+        await self.app({**scope, "method": "GET"}, receive_until_answered, send_head)

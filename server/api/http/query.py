@@ -1,0 +1,62 @@
+"""Query parameters: the refusal of unknown ones, and those that several endpoints take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+from fastapi.dependencies.models import Dependant
+
+from server.core.errors import InvalidRequestError
+from trainyard.base.ids import ID_PATTERN
+from trainyard.base.problems import Problem
+from trainyard.protocol.rest.metrics_and_logs import MAX_COMPARED
+
+ID = ID_PATTERN.strip("^$")
+
+
+async def _check(request: Request) -> None:
+    if not request.query_params:
+        return
+    legal = tuple(dict.fromkeys(_names(request.scope["route"].dependant)))
+    unknown = [name for name in dict.fromkeys(request.query_params) if name not in legal]
+    if unknown:
+        shown = f"legal: {', '.join(legal)}" if legal else "none is taken here"
+        raise InvalidRequestError.of(
+            Problem(pointer=f"query/{name[:80]}", detail=f"unknown parameter; {shown}")
+            for name in unknown
+        )
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for dependency in dependant.dependencies:
+        yield from _names(dependency)
+
+
+no_unknown_query = Depends(_check)
+"""Refuses (422) what the endpoint does not take, and names what it does."""
+
+AttemptNumber = Annotated[int | None, Query(ge=1, le=10**6, description="Number of an attempt.")]
+ComparedJobs = Annotated[
+    str,
+    Query(
+        pattern=rf"^{ID}(,{ID})*$",
+        json_schema_extra={"pattern": rf"^{ID}(,{ID}){{0,{MAX_COMPARED - 1}}}$"},
+        description=f"Ids of jobs, divided by commas; at most {MAX_COMPARED}.",
+        examples=["01jd3m6y0000000000000000a7,01jd3m8b0000000000000000c3"],
+    ),
+]
+
+
+def compared_jobs(job_ids: Sequence[str]) -> list[str]:
+    """Return the jobs to compare, each once.
+
+    Raises:
+        InvalidRequestError: there is none, or there are more than `MAX_COMPARED`.
+    """
+    if not 1 <= len(job_ids) <= MAX_COMPARED:
+        detail = f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"
+        raise InvalidRequestError.at("query/jobs", detail)
+    return list(dict.fromkeys(job_ids))

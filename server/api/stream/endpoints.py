@@ -1,0 +1,87 @@
+"""`GET /stream`: every change, as server-sent events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from sse_starlette import EventSourceResponse
+
+from server.api.auth.dependencies import Person
+from server.api.http.dependencies import ServerContext
+from server.core.addresses import Networks, counted_as
+from server.core.context import Context
+from server.core.events.shares import Holder
+from server.core.events.stream import follow
+from server.core.events.tail import Tail
+from trainyard.base.ids import ID_PATTERN
+
+PING_SECONDS = 15
+SEND_SECONDS = 30.0
+"""A client that takes nothing for so long is gone."""
+EVENT_SCHEMA = {
+    "type": "object",
+    "description": "One server-sent event.",
+    "properties": {
+        "id": {"type": "string", "description": "Id of the event."},
+        "event": {"type": "string", "enum": ["message", "reset"]},
+        "data": {
+            "type": "string",
+            "description": "A `StreamItem` as JSON; an empty object in a reset.",
+            "contentMediaType": "application/json",
+            "contentSchema": {
+                "anyOf": [
+                    {"$ref": "#/components/schemas/StreamItem"},
+                    {"type": "object", "maxProperties": 0},
+                ]
+            },
+        },
+        "retry": {"type": "integer"},
+    },
+}
+
+router = APIRouter(prefix="/stream", tags=["events"])
+
+
+@router.get(
+    "",
+    summary="Every change, live",
+    response_class=EventSourceResponse,
+    responses={
+        200: {
+            "description": "Each message's `data` is a `StreamItem`: an event, or a notice, which "
+            "has no id. `event: reset` follows a gap that is not replayed: what is shown must be "
+            "read afresh.",
+            "content": {"text/event-stream": {"schema": EVENT_SCHEMA}},
+        }
+    },
+)
+async def stream(
+    request: Request,
+    context: ServerContext,
+    principal: Person,
+    job: Annotated[
+        str | None, Query(pattern=ID_PATTERN, description="Only the events of this job.")
+    ] = None,
+    last_event_id: Annotated[
+        str,
+        Header(
+            pattern=r"^([0-9]{1,18})?$",
+            description="Id of the last event seen: later ones are replayed.",
+        ),
+    ] = "",
+) -> EventSourceResponse:
+    """Stream events in the order in which they happened, each once."""
+    tail = request.app.state.tail
+    assert isinstance(tail, Tail)
+    holder = Holder(principal.token_id, _counted(context, request))
+    tail.check_room(holder)
+    last = int(last_event_id) if last_event_id else None
+    content = follow(context, tail, last_event_id=last, job_id=job, holder=holder)
+    return EventSourceResponse(content, ping=PING_SECONDS, send_timeout=SEND_SECONDS)
+
+
+def _counted(context: Context, request: Request) -> str | None:
+    """Return the address of a request as it is counted; None for that of a proxy."""
+    host = request.client.host if request.client else ""
+    return None if host in Networks(context.settings.trusted_proxies) else counted_as(host)

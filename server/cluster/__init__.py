@@ -1,0 +1,1 @@
+"""Nodes and what they offer: registration, slots, ranks, projects, and pure placement."""

@@ -1,0 +1,184 @@
+"""Long polls of workers: what waits for a node is read from the database, for all polls at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+
+from sqlalchemy import BindParameter, bindparam, literal, select, union_all
+from starlette.concurrency import run_in_threadpool
+
+from server.core.context import Context
+from server.core.database.tables import attempt_nodes, operations
+from server.core.errors import UnavailableError
+from trainyard.protocol.node_sources.messages import MessagesReply
+from trainyard.protocol.states import AttemptNodeState, OperationState
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+"""Pause between two looks while a poll waits."""
+AWAY_SECONDS = 1.0
+"""Pause after the database did not answer."""
+MAX_POLLS = 10_000
+"""Polls that wait in one process; each costs a few kilobytes and a connection of the client."""
+READ_AT_ONCE = 500
+"""Nodes that one statement names: databases limit its parameters, and plan long lists slowly."""
+NOTHING = MessagesReply()
+
+_ATTEMPT, _OPERATION = "attempt", "operation"
+_AWAITED: BindParameter[Sequence[str]] = bindparam("awaited", expanding=True)
+_LEVELS = union_all(
+    select(
+        literal(_ATTEMPT).label("kind"),
+        attempt_nodes.c.node.label("node"),
+        attempt_nodes.c.attempt_id.label("id"),
+    ).where(
+        attempt_nodes.c.node.in_(_AWAITED),
+        attempt_nodes.c.state == AttemptNodeState.PLACED,
+    ),
+    select(literal(_OPERATION), operations.c.node, operations.c.id).where(
+        operations.c.node.in_(_AWAITED), operations.c.state == OperationState.QUEUED
+    ),
+)
+
+
+def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, MessagesReply]:
+    """Return what each of these nodes is to claim; a node with nothing is left out.
+
+    These are levels, not messages: an id is there until it is claimed, so that a lost answer
+    costs nothing.
+    """
+    names = list(nodes)
+    with context.database.read() as connection:
+        rows = [
+            row
+            for first in range(0, len(names), READ_AT_ONCE)
+            for row in connection.execute(
+                _LEVELS, {"awaited": names[first : first + READ_AT_ONCE]}
+            ).all()
+        ]
+    ids: defaultdict[str, dict[str, list[str]]] = defaultdict(
+        lambda: {_ATTEMPT: [], _OPERATION: []}
+    )
+    for row in rows:
+        ids[row.node][row.kind].append(row.id)
+    return {
+        node: MessagesReply(
+            attempts=tuple(sorted(of_node[_ATTEMPT])),
+            operations=tuple(sorted(of_node[_OPERATION])),
+        )
+        for node, of_node in ids.items()
+    }
+
+
+class Inboxes:
+    """The long polls of one process, and the one look that serves them all.
+
+    Its methods run in the event loop: a poll that waits holds neither a thread nor a connection to
+    the database.
+    """
+
+    def __init__(self, context: Context, *, most: int = MAX_POLLS) -> None:
+        self._context = context
+        self._most = most
+        self._polls: dict[str, _Poll] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Number of polls that wait."""
+        return len(self._polls)
+
+    async def messages(
+        self, node: str, *, known: Collection[str], wait_seconds: float
+    ) -> MessagesReply:
+        """Return what a node is to claim and does not know yet, as soon as there is anything.
+
+        A node has one poll: a newer one ends the older with an empty answer.
+
+        Args:
+            node: the node.
+            known: ids that are not sent.
+            wait_seconds: longest wait, after which the answer is empty.
+
+        Raises:
+            UnavailableError: as many polls wait as this process serves.
+        """
+        if wait_seconds <= 0 or self._closed.is_set():
+            found = await run_in_threadpool(read_messages, self._context, [node])
+            return _without(found.get(node, NOTHING), known)
+        former = self._polls.get(node)
+        if former is not None:
+            former.end()
+        elif len(self._polls) >= self._most:
+            raise UnavailableError(f"{self._most} nodes wait for messages; try again soon")
+        poll = self._polls[node] = _Poll(known)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_while_awaited())
+        try:
+            async with asyncio.timeout(wait_seconds):
+                return await poll.answer
+        except TimeoutError:
+            return NOTHING
+        finally:
+            if self._polls.get(node) is poll:
+                del self._polls[node]
+
+    def close(self) -> None:
+        """End all polls with an empty answer; later ones do not wait."""
+        self._closed.set()
+        for poll in self._polls.values():
+            poll.end()
+
+    async def stop(self) -> None:
+        """End all polls and the look; returns when it has given its connection back."""
+        self.close()
+        if self._looking is not None:
+            await self._looking
+
+    async def _look_while_awaited(self) -> None:
+        while self._polls and not self._closed.is_set():
+            pause = LOOK_SECONDS
+            try:
+                found = await run_in_threadpool(read_messages, self._context, tuple(self._polls))
+            except Exception:  # most likely the database is away; polls wait until their end
+                logger.exception("the messages of nodes could not be read")
+                found, pause = {}, AWAY_SECONDS
+            for node, reply in found.items():
+                if (poll := self._polls.get(node)) is not None:
+                    poll.offer(reply)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._closed.wait()
+
+
+class _Poll:
+    """One node's poll that waits."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        self._known = frozenset(known)
+        self.answer: asyncio.Future[MessagesReply] = asyncio.get_running_loop().create_future()
+        """Becomes the answer."""
+
+    def offer(self, reply: MessagesReply) -> None:
+        """Answer with what the node does not know, if there is any of it."""
+        unknown = _without(reply, self._known)
+        if unknown != NOTHING and not self.answer.done():
+            self.answer.set_result(unknown)
+
+    def end(self) -> None:
+        """Answer with nothing."""
+        if not self.answer.done():
+            self.answer.set_result(NOTHING)
+
+
+def _without(reply: MessagesReply, known: Collection[str]) -> MessagesReply:
+    return MessagesReply(
+        attempts=tuple(each for each in reply.attempts if each not in known),
+        operations=tuple(each for each in reply.operations if each not in known),
+    )

@@ -1,0 +1,316 @@
+"""Capacity: what the nodes offer and what attempts hold on them, as the rows show it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple, Self
+
+import orjson
+from sqlalchemy import Connection, Integer, Text, select, type_coerce
+
+from server.cluster.nodes.slots import withheld_from_placement
+from server.cluster.placement.demand import (
+    LEAVES_WITHIN,
+    OVERDUE_AFTER,
+    Holding,
+    Offer,
+    expected_time,
+)
+from server.core.database.held import of_held
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
+from trainyard.spec.auto import DeviceKind
+
+POLLS = "server"
+"""Inbox of the nodes that fetch their messages by long polls."""
+_HeldSlots = tuple[str, str, bool, str]
+"""Slots of a share: the name of its job, their indices as stored, whether they count as held, and
+the state of the share."""
+_StoredTime = str | datetime
+"""A time as the driver returns it."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
+OFFERS_KEPT = 8192
+"""Offers that are kept, a kilobyte each: a round makes those anew whose nodes have changed."""
+
+TAKES_JOBS = nodes.c.offline_since.is_(None) & nodes.c.drain.is_(None) & nodes.c.notice.is_(None)
+"""The condition of the nodes that are online and not draining."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What placement decides on."""
+
+    offers: list[Offer]
+    """The nodes that are online and not draining, with the slots that are free on them."""
+    holdings: list[Holding]
+    """What attempts hold, on any node."""
+
+
+class _Held(NamedTuple):
+    """A share that holds its slots, with its job; a round reads all of them.
+
+    So little as possible is done for a row: states are the texts that are stored, which equal their
+    members, times are as the driver returns them, and JSON is parsed where it is needed.
+    """
+
+    attempt_id: str
+    node: str
+    slots: str
+    """Their indices, as stored."""
+    state: str
+    is_lost: int
+    is_unreachable: int
+    desired: str
+    ordered_at: _StoredTime | None
+    first_step_at: _StoredTime | None
+    placed_at: _StoredTime
+    expected_end_at: _StoredTime | None
+    runs_until: _StoredTime | None
+    gives_way: int
+    job_id: str
+    job_name: str
+    job_state: str
+    priority: int
+    preemptible: int
+    queued_at: _StoredTime | None
+    project: str
+    progress: str
+    """As stored. The last field: it changes with each report, the others hardly ever."""
+
+
+_HELD = of_held(
+    select(
+        attempt_nodes.c.attempt_id,
+        attempt_nodes.c.node,
+        type_coerce(attempt_nodes.c.slots, Text),
+        type_coerce(attempt_nodes.c.state, Text),
+        type_coerce(attempt_nodes.c.lost_at.is_not(None), Integer),
+        type_coerce(attempt_nodes.c.unreachable_since.is_not(None), Integer),
+        type_coerce(attempts.c.desired, Text),
+        type_coerce(attempts.c.ordered_at, Text),
+        *(
+            type_coerce(column, Text)
+            for column in (
+                *(attempts.c.started_at, attempts.c.created_at),
+                *(attempts.c.expected_end_at, attempts.c.runs_until),
+            )
+        ),
+        type_coerce(attempts.c.gives_way, Integer),
+        jobs.c.id,
+        jobs.c.name,
+        type_coerce(jobs.c.state, Text),
+        jobs.c.priority,
+        type_coerce(jobs.c.preemptible, Integer),
+        type_coerce(jobs.c.queued_at, Text),
+        jobs.c.project,
+        type_coerce(jobs.c.progress, Text),
+    )
+    .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+)
+"""The shares that hold their slots: the columns of `_Held`, in the order of its fields."""
+_NODES = select(
+    *(nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.protocol, nodes.c.inbox),
+    *(
+        type_coerce(column, Text)
+        for column in (
+            *(nodes.c.roots, nodes.c.partitions, nodes.c.worker_labels),
+            *(nodes.c.set_labels, nodes.c.withheld, nodes.c.hardware),
+        )
+    ),
+).where(TAKES_JOBS)
+"""The arguments of `_offer` but the last."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What an attempt holds, but for its expected end, which follows from its progress and time."""
+
+    holding: Holding
+    """Without its expected end."""
+    is_paced: bool
+    """Whether it is expected to end when the steps that are left are done."""
+    leaves_until: datetime | None
+    """Time before which it is expected to leave within `LEAVES_WITHIN`; None where it is not."""
+    expected_end_at: datetime | None
+    """When it is expected to end while its pace is not known, as of its placement; None where it
+    is not."""
+    runs_until: datetime | None
+    """When it is to leave at the latest; None where its run time has no bound."""
+
+    @classmethod
+    def of(cls, shares: Sequence[_Held]) -> Self:
+        """Return what the shares of an attempt hold.
+
+        No end is known of an attempt with a silent share, of one that has not followed an order for
+        long, nor of the slots that a queued job keeps, and no further order makes any of them
+        leave. No waiting job makes a program leave that is not preemptible.
+        """
+        first = shares[0]
+        kept = first.job_state == JobState.QUEUED
+        silent = kept or any(share.is_lost or share.is_unreachable for share in shares)
+        ordered, ordered_at = first.desired != DesiredState.RUN, _time(first.ordered_at)
+        runs = not silent and not ordered
+        may_leave = first.preemptible and runs
+        overdue_at = _NEVER if ordered_at is None else ordered_at + OVERDUE_AFTER
+        return cls(
+            Holding(
+                {share.node: slot_indices(share.slots) for share in shares},
+                None,
+                first.attempt_id,
+                first.job_id,
+                first.priority,
+                _time(first.first_step_at) if may_leave else None,
+                _time(first.placed_at) if may_leave and first.gives_way else None,
+                _time(first.queued_at),
+                project=first.project,
+            ),
+            is_paced=runs and first.job_state == JobState.RUNNING,
+            leaves_until=overdue_at if ordered and not silent else None,
+            expected_end_at=_time(first.expected_end_at) if runs else None,
+            runs_until=_time(first.runs_until) if runs else None,
+        )
+
+    def at(self, now: datetime, progress: str) -> Holding:
+        """Return what it holds with its expected end.
+
+        Args:
+            now: present time.
+            progress: that of its job, as stored.
+        """
+        seconds_left: float | None = None
+        if self.is_paced:
+            seconds_left = orjson.loads(progress).get("seconds_left")
+        leaves = self.leaves_until is not None and now < self.leaves_until
+        ends_by = now + LEAVES_WITHIN if leaves else _to_come(self.runs_until, now)
+        expected = _to_come(self.expected_end_at, now)
+        if seconds_left is not None:
+            expected = now + expected_time(float(seconds_left))
+        ends = [each for each in (ends_by, expected) if each is not None]
+        if not ends:
+            return self.holding
+        held = self.holding
+        of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at, held.queued_at)
+        # `replace` takes longer.
+        return Holding(held.shares, min(ends), held.attempt_id, *of_job, ends_by, held.project)
+
+
+def _to_come(time: datetime | None, now: datetime) -> datetime | None:
+    return time if time is not None and now < time else None
+
+
+class CapacityReader:
+    """Reads the capacity round by round, and makes anew what differs from the round before.
+
+    What it keeps of an attempt is looked up by all columns that it was made of.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[Hashable, _Attempt] = {}
+
+    def read(self, connection: Connection, now: datetime) -> Capacity:
+        """Return what the nodes offer and what attempts hold, as of one moment."""
+        held = _read_held(connection)
+        by_attempt: dict[str, list[_Held]] = {}
+        for share in held:
+            by_attempt.setdefault(share.attempt_id, []).append(share)
+        former, self._attempts = self._attempts, {}
+        holdings: list[Holding] = []
+        for shares in by_attempt.values():
+            key = tuple(share[:-1] for share in shares) if len(shares) > 1 else shares[0][:-1]
+            attempt = self._attempts[key] = former.get(key) or _Attempt.of(shares)
+            holdings.append(attempt.at(now, shares[0].progress))
+        return Capacity(_offers(connection, held), holdings)
+
+
+def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
+    """Return the nodes that are online and not draining, with the slots that are free on them.
+
+    Args:
+        connection: a transaction.
+        without_job: a job whose slots count as free, as they will when it is resized; those of its
+            lost shares do not.
+    """
+    return _offers(connection, _read_held(connection), without_job=without_job)
+
+
+def read_capacity(connection: Connection, now: datetime) -> Capacity:
+    """Return what the nodes offer and what attempts hold, as of one moment."""
+    return CapacityReader().read(connection, now)
+
+
+def _read_held(connection: Connection) -> Sequence[_Held]:
+    return [_Held._make(row) for row in connection.execute(_HELD).all()]
+
+
+def _time(stored: _StoredTime | None) -> datetime | None:
+    """Return a time that the driver returned: on SQLite a text, in UTC without a zone."""
+    if isinstance(stored, str):
+        return datetime.fromisoformat(stored).replace(tzinfo=UTC)
+    return stored and stored.astimezone(UTC)
+
+
+def _offers(
+    connection: Connection, held: Iterable[_Held], *, without_job: str | None = None
+) -> list[Offer]:
+    shares: defaultdict[str, list[_HeldSlots]] = defaultdict(list)
+    for share in held:
+        counts = bool(share.is_lost) or share.job_id != without_job
+        shares[share.node].append((share.job_name, share.slots, counts, share.state))
+    rows = connection.execute(_NODES).all()
+    return [_offer(*row, tuple(sorted(shares.get(row[0], ())))) for row in rows]
+
+
+@lru_cache(maxsize=OFFERS_KEPT)
+def _offer(
+    name: str,
+    device: DeviceKind,
+    slots: int,
+    protocol: int,
+    inbox: str,
+    roots: str,
+    partitions: str,
+    worker_labels: str,
+    set_labels: str,
+    withheld: str,
+    hardware: str,
+    held: Sequence[_HeldSlots],
+) -> Offer:
+    """Return what a node offers; texts are columns as they are stored."""
+    holders: Counter[str] = Counter()
+    taken: set[int] = set()
+    for job_name, slots_of_share, counts, _ in held:
+        if counts:
+            indices = slot_indices(slots_of_share)
+            holders[job_name] += len(indices)
+            taken.update(indices)
+    by_state = (
+        (AttemptNodeState(state), slot_indices(slots_of_share))
+        for _, slots_of_share, _, state in held
+    )
+    reasons = withheld_from_placement(orjson.loads(withheld), by_state)
+    usable = [slot for slot in range(slots) if slot not in reasons]
+    return Offer(
+        node=name,
+        device=device,
+        slots=len(usable),
+        free=tuple(slot for slot in usable if slot not in taken),
+        roots=orjson.loads(roots),
+        holders=holders,
+        protocol=protocol,
+        polls=inbox == POLLS,
+        partitions=tuple(slot for slot in orjson.loads(partitions) if slot not in reasons),
+        labels={**orjson.loads(worker_labels), **orjson.loads(set_labels)},
+        withheld=reasons,
+        device_name=orjson.loads(hardware)["device_name"],
+    )
+
+
+@lru_cache(maxsize=OFFERS_KEPT)
+def slot_indices(slots: str) -> tuple[int, ...]:
+    """Return the slots of a share from their JSON text, of which there are few."""
+    return tuple(orjson.loads(slots))

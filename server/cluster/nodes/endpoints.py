@@ -1,0 +1,104 @@
+"""`/nodes`: the machines, and whether anything new is placed on them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from server.api.auth.dependencies import Person, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import NodeName
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply, reply_rows
+from server.cluster.nodes import series
+from server.cluster.nodes.drain import set_drain
+from server.cluster.nodes.labeling import set_labels
+from server.cluster.nodes.queries import list_nodes
+from trainyard.base.names import NAME
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.nodes import (
+    CordonRequest,
+    DrainRequest,
+    LabelChange,
+    NodeMetrics,
+    NodeView,
+)
+
+CordonBody = Annotated[CordonRequest, Depends(JsonBody(CordonRequest, default=CordonRequest()))]
+DrainBody = Annotated[DrainRequest, Depends(JsonBody(DrainRequest, default=DrainRequest()))]
+
+router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
+
+
+@router.get("", response_model=Page[NodeView], summary="The machines")
+def list_(
+    context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))]
+) -> Response:
+    """List nodes by name: what they offer, who holds it, whether they live."""
+    views = list_nodes(context, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.name)
+    return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get("/{name}/metrics", response_model=NodeMetrics, summary="How a node fares")
+def metrics(
+    context: ServerContext,
+    name: NodeName,
+    hours: Annotated[int, Query(ge=1, le=336, description="Hours up to now.")] = 1,
+    names: Annotated[
+        str | None,
+        Query(
+            max_length=1000,
+            pattern=r"^[a-z_]+(,[a-z_]+)*$",
+            description="Series, divided by commas; all when absent.",
+            examples=["gpu_power_watts,load"],
+        ),
+    ] = None,
+) -> Response:
+    """Return the newest sample of a node, and its series.
+
+    A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days; for several
+    of these where the answer would have more than 20,000 points.
+    """
+    wanted = names.split(",") if names is not None else ()
+    return reply_rows(series.read_metrics(context, name, hours=hours, names=wanted))
+
+
+@router.post(
+    "/{name}/drain", response_model=NodeView, summary="Empty a node, and place nothing new"
+)
+def drain(context: ServerContext, principal: Person, name: NodeName, body: DrainBody) -> Response:
+    """Have what runs there save and go on elsewhere, or let it finish; place nothing new."""
+    return reply(set_drain(context, name, body.running, actor=principal.actor))
+
+
+@router.post("/{name}/undrain", response_model=NodeView, summary="Place on a node again")
+def undrain(context: ServerContext, principal: Person, name: NodeName) -> Response:
+    """Take the node back into use."""
+    return reply(set_drain(context, name, None, actor=principal.actor))
+
+
+@router.post("/{name}/cordon", response_model=NodeView, summary="Place nothing new on a node")
+def cordon(context: ServerContext, principal: Person, name: NodeName, body: CordonBody) -> Response:
+    """Let what runs there finish, and place nothing new; the reason is shown with the node."""
+    reasons = () if body.reason is None else (body.reason,)
+    return reply(set_drain(context, name, "finish", actor=principal.actor, reasons=reasons))
+
+
+@router.post("/{name}/uncordon", response_model=NodeView, summary="End a cordon or a drain")
+def uncordon(context: ServerContext, principal: Person, name: NodeName) -> Response:
+    """Take the node back into use; its earlier failures and errors no longer count."""
+    return reply(set_drain(context, name, None, actor=principal.actor))
+
+
+@router.post("/{name}/labels", response_model=NodeView, summary="Change labels of a node")
+def label(
+    context: ServerContext,
+    principal: Person,
+    name: NodeName,
+    body: Annotated[LabelChange, Depends(JsonBody(LabelChange))],
+) -> Response:
+    """Set labels that jobs select by; attempts that run on the node stay there."""
+    return reply(set_labels(context, name, body.labels, actor=principal.actor))

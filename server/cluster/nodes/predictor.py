@@ -1,0 +1,49 @@
+"""Predicted speed on the registered nodes, from the coefficients of their kind of hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, select
+
+from server.core.database.slot_tables import calibrations
+from server.core.database.tables import nodes
+from trainyard.planner.speed.prediction import Predictor
+from trainyard.planner.speed.quantities import NodeKind
+from trainyard.planner.speed.rates import Calibration, sheet_rates
+from trainyard.spec.auto import expected_device
+from trainyard.spec.job import JobSpec
+from trainyard.training.known_devices import Slot
+
+
+def predictor_of(connection: Connection, spec: JobSpec) -> Predictor | None:
+    """Return the predictor for the nodes on which a job may run; None where nothing is known.
+
+    Of several kinds of hardware it is the one with the most slots.
+    """
+    if spec.program is not None or spec.model.factory is not None:
+        return None
+    kinds = _node_kinds(connection)
+    device = expected_device(spec, {Slot(each.device, each.name, 0) for each in kinds})
+    eligible = {kind: slots for kind, slots in kinds.items() if kind.device == device}
+    if not eligible:
+        return None
+    node = max(eligible, key=lambda kind: eligible[kind])
+    columns = calibrations.c
+    stored = connection.scalar(
+        select(columns.fitted).where(
+            columns.device == node.device, columns.device_name == node.name
+        )
+    )
+    fitted: Calibration | None = None if stored is None else stored.read_or_none()
+    fitted = fitted or sheet_rates(node.device, node.name)
+    return None if fitted is None else Predictor(node, fitted)
+
+
+def _node_kinds(connection: Connection) -> Mapping[NodeKind, int]:
+    """Return the kinds of registered nodes with the number of their slots."""
+    kinds: dict[NodeKind, int] = {}
+    for hardware in connection.scalars(select(nodes.c.hardware)):
+        kind = NodeKind(hardware.device, hardware.device_name, hardware.slots, hardware.cores)
+        kinds[kind] = kinds.get(kind, 0) + hardware.slots
+    return kinds

@@ -1,0 +1,124 @@
+"""Views of the nodes: what they offer, who holds it, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, exists
+
+from server.cluster.nodes.slots import withheld_from_placement
+from server.cluster.ranks.store import slow_slots
+from server.core.context import Context
+from server.core.database.held import of_held
+from server.core.database.rows import Node, TypedRow
+from server.core.database.source_tables import node_requests
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.rest.metrics_and_logs import SlowSlot
+from trainyard.protocol.rest.nodes import NodeHolding, NodeView, WithheldSlot
+from trainyard.protocol.states import AttemptNodeState, NodeRequestState
+
+_HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
+    node_requests.c.id == nodes.c.request_id,
+    node_requests.c.state != NodeRequestState.ENDED,
+)
+"""The condition of the nodes whose allocation has ended: only past attempts name them."""
+
+
+def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
+    """Return at most `limit` nodes after a name, by name."""
+    query = Node.select().where(~_HAS_LEFT).order_by(nodes.c.name).limit(limit)
+    if after is not None:
+        query = query.where(nodes.c.name > after)
+    with context.database.read() as connection:
+        return _views(context, connection, Node.all(connection, query))
+
+
+def node_view(context: Context, connection: Connection, name: str) -> NodeView:
+    """Return one node, which exists."""
+    node = Node.one(connection, Node.select().where(nodes.c.name == name))
+    return _views(context, connection, [node])[0]
+
+
+def _views(context: Context, connection: Connection, rows: Sequence[Node]) -> list[NodeView]:
+    names = [row.name for row in rows]
+    held, slow = _held_on(connection, names), slow_slots(context, connection, names)
+    return [_view(row, held.get(row.name, ()), slow.get(row.name, ())) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share(TypedRow):
+    """A share that holds slots, with its job."""
+
+    table: ClassVar[Table] = attempt_nodes
+    node: str
+    node_rank: int
+    slots: list[int]
+    state: AttemptNodeState
+    job_id: Annotated[str, jobs.c.id]
+    job_name: Annotated[str, jobs.c.name]
+
+    @property
+    def holding(self) -> NodeHolding:
+        """The share as a view."""
+        allocation = NodeAllocation(
+            node=self.node, node_rank=self.node_rank, slots=tuple(self.slots)
+        )
+        return NodeHolding(job_id=self.job_id, job_name=self.job_name, allocation=allocation)
+
+
+def _held_on(connection: Connection, names: list[str]) -> Mapping[str, Sequence[_Share]]:
+    """Return the shares that hold slots of these nodes, by node."""
+    shares = (
+        _Share.select()
+        .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(attempt_nodes.c.node.in_(names))
+    )
+    found: dict[str, list[_Share]] = {}
+    rows = _Share.all(connection, of_held(shares))
+    for row in sorted(rows, key=lambda row: row.slots):
+        found.setdefault(row.node, []).append(row)
+    return found
+
+
+def _view(row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot]) -> NodeView:
+    held = {slot for share in shares for slot in share.slots}
+    withheld = withheld_from_placement(row.withheld, ((each.state, each.slots) for each in shares))
+    computed = {
+        "online": row.offline_since is None,
+        "draining": row.drain is not None or row.notice is not None,
+        "free_slots": max(row.slots - len(held | withheld.keys()), 0),
+        "withheld": tuple(WithheldSlot(slot=slot, reason=why) for slot, why in withheld.items()),
+        "allocations": tuple(share.holding for share in shares),
+        "roots": tuple(sorted(row.roots)),
+        "problems": tuple(_problems(row)),
+        "slow_slots": tuple(slow),
+    }
+    return NodeView(**row.values_for(NodeView) | computed)
+
+
+def _problems(node: Node) -> Iterator[str]:
+    """Return what is wrong with a node by its last sample and the last look at its clock."""
+    skew = node.clock_skew_seconds
+    if node.clock_is_wrong and skew is not None:
+        side = "ahead of" if skew > 0 else "behind"
+        yield f"its clock is {abs(skew):.1f} s {side} the database's"
+    if node.sample is None:
+        return
+    if node.sample.accelerators_problem is not None:
+        yield node.sample.accelerators_problem
+    yield from node.sample.problems
+    slots = {device.uuid: slot for slot, device in enumerate(node.hardware.accelerators)}
+    for device in node.sample.accelerators:
+        name = f"slot {slots[device.uuid]}" if device.uuid in slots else device.uuid
+        if device.problem is not None:
+            yield f"{name}: {device.problem}"
+        if device.xids:
+            yield f"{name}: Xid {', '.join(str(xid.code) for xid in device.xids)}"
+        if device.row_remap_pending:
+            yield f"{name}: a reset is needed to replace a damaged row of memory"
+        if device.row_remap_failed:
+            yield f"{name}: a damaged row of memory could not be replaced"

@@ -1,0 +1,283 @@
+"""Registration of nodes: who may join, what a node offers, and the token that it is given."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection, exists, insert, select, update
+
+from server.api.auth.service import Principal, replace_token_of, use_up_join_token
+from server.api.auth.tokens import TokenKind
+from server.cluster.nodes.slots import keep_slots, reasons_by_uuid, uuids, withheld_slots
+from server.cluster.nodes.workers import refuse_second_worker
+from server.core.context import Context
+from server.core.database.rows import Node
+from server.core.database.slot_tables import HOLDS_SLOTS
+from server.core.database.source_tables import node_requests
+from server.core.database.tables import attempt_nodes, nodes
+from server.core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidRequestError,
+)
+from server.core.events.store import NewEvent, append_event
+from server.core.subject import Actor, Subject
+from trainyard.base.ids import ID_PATTERN
+from trainyard.base.names import LEGAL, ROOT
+from trainyard.base.problems import Problem
+from trainyard.protocol.node_samples import DATA_DIR_FULL
+from trainyard.protocol.node_sources.messages import SOURCE_NAME
+from trainyard.protocol.rest.nodes import NodeRegistered
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Hardware,
+    Registration,
+    RegistrationReply,
+)
+from trainyard.spec.storage_uri import ROOT_PATTERN
+
+ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
+PILOT_NAME = re.compile(
+    rf"(?P<source>{SOURCE_NAME[1:-1]})-(?P<request>{ID_PATTERN[1:-1]})-(?P<number>[0-9]{{1,4}})"
+)
+"""Names as `pilot_name` makes them."""
+
+
+def check_protocol(protocol: int) -> None:
+    """Reject unsupported protocol versions: this one and the one before are accepted.
+
+    Raises:
+        InvalidRequestError: it is older or newer.
+    """
+    if protocol not in (PROTOCOL - 1, PROTOCOL):
+        legal = [PROTOCOL - 1, PROTOCOL]
+        raise InvalidRequestError.at(
+            "/protocol", f"{protocol} is not understood; this server accepts {legal}"
+        )
+
+
+def check_sender(principal: Principal, node: str, protocol: int) -> None:
+    """Reject a worker's request with an unsupported protocol or another node's token.
+
+    Raises:
+        InvalidRequestError: the protocol is not understood.
+        ForbiddenError: the token belongs to another node.
+    """
+    check_protocol(protocol)
+    if principal.node != node:
+        raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {node!r}")
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A pilot that may be a node: its registration, and where its allocation is."""
+
+    registration: Registration
+    request_id: str
+    ends_at: datetime | None
+
+
+Admit = Callable[[Connection], Admitted]
+"""Checks in the transaction of the registration whether a pilot may be the node that it names.
+
+The transaction holds no lock yet.
+"""
+
+
+def register(
+    context: Context,
+    registration: Registration,
+    *,
+    principal: Principal,
+    admit: Admit | None = None,
+) -> RegistrationReply:
+    """Take a node in, or back with what it offers now.
+
+    A join token is used up by it and answered with a token of the node's own. The name of a node
+    that is online cannot be joined again; a dead one's can, and ends its old token. While a node
+    lives, only a worker of the same data folder and boot can register it again. A root whose
+    UUID is not the one that other nodes see under this name is accepted: it means another storage,
+    and the scheduler spreads an attempt only over nodes that see the same one.
+
+    Raises:
+        InvalidRequestError: the protocol is not understood, or the address or a root is malformed.
+        ForbiddenError: a node's token comes with another name, or it is a pilot's and the checks of
+            a pilot were not made.
+        UnauthenticatedError: the join token was used up meanwhile.
+        ConflictError: a node of this name is online, or another worker serves it.
+    """
+    check_protocol(registration.protocol)
+    _check(registration)
+    name = registration.node
+    if principal.kind is TokenKind.NODE and principal.node != name:
+        raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {name!r}")
+    with context.database.write() as connection:
+        token, admitted = None, None
+        if admit is not None:
+            admitted = admit(connection)
+            registration = admitted.registration
+        else:
+            _refuse_pilot(connection, name)
+        found = Node.select().where(nodes.c.name == name).with_for_update(key_share=True)
+        before = Node.one_or_none(connection, found)
+        if principal.kind is not TokenKind.NODE:
+            if admitted is None:
+                _use_up(context, connection, principal, before)
+            token = replace_token_of(context, connection, TokenKind.NODE, name)
+        if before is not None:
+            refuse_second_worker(context, connection, before, registration.worker)
+        hardware = _numbered(connection, registration, before)
+        _store(context, connection, registration, hardware, before, admitted)
+    sent = registration.hardware
+    return RegistrationReply(
+        node_token=token,
+        heartbeat_seconds=context.settings.heartbeat_seconds,
+        slots=uuids(hardware) if uuids(hardware) != uuids(sent) else (),
+    )
+
+
+def _refuse_pilot(connection: Connection, name: str) -> None:
+    """Keep the names of pilots for pilots: their checks cannot be left out, and no name be taken.
+
+    Raises:
+        ForbiddenError: it is the name of a pilot of a request for nodes.
+    """
+    parts = PILOT_NAME.fullmatch(name)
+    if parts is None:
+        return
+    request = node_requests.c
+    known = (request.id == parts["request"]) & (request.source == parts["source"])
+    if connection.scalar(select(exists().where(known))):
+        raise ForbiddenError(
+            f"{name!r} is the name of a pilot of request {parts['request']}: it registers with "
+            "/pilot and the join secret of the request"
+        )
+
+
+def _check(registration: Registration) -> None:
+    problems = []
+    if not ADDRESS.fullmatch(registration.address):
+        detail = f"{registration.address!r} is no host name or address"
+        problems.append(Problem(pointer="/address", detail=detail))
+    for name, uuid in registration.roots.items():
+        if not ROOT_PATTERN.fullmatch(name):
+            detail = f"{name[:80]!r} is no name of a root; legal: {LEGAL[ROOT]}"
+            problems.append(Problem(pointer="/roots", detail=detail))
+        elif not _is_uuid(uuid):
+            detail = f"{uuid[:80]!r} is no UUID"
+            problems.append(Problem(pointer=f"/roots/{name}", detail=detail))
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def _use_up(
+    context: Context, connection: Connection, principal: Principal, before: Node | None
+) -> None:
+    """Use the join token up, unless a node of this name is online."""
+    use_up_join_token(context, connection, principal)
+    if before is not None and before.offline_since is None:
+        raise ConflictError(
+            f"a node named {before.name!r} is online; give this one another name, or end that "
+            "one's worker"
+        )
+
+
+def _numbered(connection: Connection, registration: Registration, before: Node | None) -> Hardware:
+    """Return the hardware of a registration, with the slot numbers that live attempts use.
+
+    A worker of an older protocol numbers its slots itself.
+    """
+    if before is None or registration.protocol != PROTOCOL:
+        return registration.hardware
+    live = (attempt_nodes.c.node == before.name, HOLDS_SLOTS)
+    if not connection.scalar(select(exists().where(*live))):
+        return registration.hardware
+    return keep_slots(before.hardware, registration.hardware)
+
+
+def _store(
+    context: Context,
+    connection: Connection,
+    registration: Registration,
+    hardware: Hardware,
+    before: Node | None,
+    admitted: Admitted | None,
+) -> None:
+    now, name = context.now(), registration.node
+    # A worker of an older protocol sends neither samples nor its clock, which alone end a reason.
+    known = before if registration.protocol == PROTOCOL else None
+    reasons = {} if known is None else reasons_by_uuid(known.hardware, known.withheld)
+    wrong = known is not None and known.clock_is_wrong
+    full = known is not None and DATA_DIR_FULL in known.withheld.values()
+    row = {
+        "address": registration.address,
+        "hardware": hardware,
+        "device": hardware.device,
+        "slots": hardware.slots,
+        "partitions": [s for s, gpu in enumerate(hardware.accelerators) if gpu.parent is not None],
+        "roots": registration.roots,
+        "withheld": withheld_slots(
+            hardware, None, before=reasons, was_full=full, clock_is_wrong=wrong
+        ),
+        "clock_skew_seconds": None if known is None else known.clock_skew_seconds,
+        "clock_is_wrong": wrong,
+        "worker_labels": registration.labels,
+        "inbox": registration.inbox,
+        "request_id": None if admitted is None else admitted.request_id,
+        "ends_at": None if admitted is None else admitted.ends_at,
+        "version": registration.version,
+        "protocol": registration.protocol,
+        "worker": registration.worker,
+        "heartbeat_at": now,
+        "offline_since": None,
+    }
+    if before is not None and _moved(before, registration):
+        row["network_checked_at"] = None
+    if before is None:
+        connection.execute(insert(nodes).values(name=name, registered_at=now, **row))
+    else:
+        connection.execute(update(nodes).where(nodes.c.name == name).values(row))
+    if before is None or (before.hardware, before.roots) != (hardware, registration.roots):
+        others = connection.scalars(select(nodes.c.roots).where(nodes.c.name != name))
+        elsewhere = _other_storage(registration.roots, others)
+        note = f"; sees another storage than others as {', '.join(elsewhere)}" if elsewhere else ""
+        slots = registration.hardware.slots
+        event = NewEvent(
+            NodeRegistered(slots=slots, device=hardware.device, other_storage=tuple(elsewhere)),
+            Actor(name),
+            Subject(node=name),
+            f"{name} offers {slots} {hardware.device} slots{note}",
+        )
+        append_event(context, connection, event)
+
+
+def _moved(before: Node, registration: Registration) -> bool:
+    """Return whether a check of the node's network may hold no more."""
+    boot_id = None if before.worker is None else before.worker.boot_id
+    return boot_id != registration.worker.boot_id or before.address != registration.address
+
+
+def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the roots that most other nodes see with another UUID."""
+    seen: dict[str, Counter[str]] = {root: Counter() for root in mine}
+    for roots in others:
+        for root, uuid in roots.items():
+            if root in seen:
+                seen[root][uuid] += 1
+    return [
+        root
+        for root, uuids in seen.items()
+        if uuids and uuids.most_common(1)[0][1] > uuids[mine[root]]
+    ]

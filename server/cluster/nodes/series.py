@@ -1,0 +1,301 @@
+"""Node series: the samples of heartbeats, as curves over time with a bounded number of rows.
+
+A row holds all series of a node over one minute, or over a quarter of an hour: count, minimum, sum
+and maximum of each, so that a peak stays visible. Times are those of the server: the clock of a
+node moves no point. A node has at most `MINUTES_KEPT + QUARTERS_KEPT` rows, about 3 KB each with
+eight GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from math import ceil
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import node_points
+from server.core.database.rows import Node
+from server.core.database.tables import nodes
+from server.core.errors import InvalidRequestError, NotFoundError
+from trainyard.base.problems import Problem
+from trainyard.protocol.node_samples import AcceleratorSample, NodeSample
+from trainyard.protocol.worker_messages import Hardware
+
+MINUTE, QUARTER = 60, 900
+"""Seconds of a row."""
+MINUTES_KEPT = 360
+"""Rows of a minute that a node keeps: six hours."""
+QUARTERS_KEPT = 1344
+"""Rows of a quarter of an hour that a node keeps: fourteen days."""
+
+MAX_POINTS = 20_000
+"""Points of one answer, about 100 bytes each."""
+
+HOST_SERIES = ("load", "memory_bytes", "memory_used_bytes", "disk_bytes", "disk_free_bytes")
+NOT_NUMBERS = {"uuid", "problem", "throttle_reasons", "xids", "foreign"}
+"""Fields of a device's sample that are no series of their own."""
+_NUMBERS = tuple(
+    (name, f"gpu_{name}") for name in AcceleratorSample.model_fields if name not in NOT_NUMBERS
+)
+"""The other fields, each with the name of its series."""
+HIGHEST = {
+    "gpu_temperature_celsius",
+    "gpu_throttled",
+    "gpu_row_remap_pending",
+    "gpu_row_remap_failed",
+}
+"""Series whose highest value stands for all devices of a node."""
+SERIES = frozenset({*HOST_SERIES, "gpu_throttled"} | {series for _, series in _NUMBERS})
+"""Names of all series."""
+
+MAX_VALUE = 2.0**64
+"""Values of a series are below it. What a driver reports beyond, NaN and infinity included, is no
+measurement, and a sum with it would spoil the rows of two weeks."""
+
+Summary = list[float]
+"""Count, minimum, sum and maximum of a series; count and value alone while it is constant."""
+SeriesRow = tuple[int, Mapping[str, Summary]]
+"""Unix time, seconds, at which a row begins, and its series: name, slash, part."""
+
+
+def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
+    """Return the numbers of a device's sample, by names that end in their unit."""
+    for name, series in _NUMBERS:
+        value = getattr(sample, name)
+        if value is not None:
+            yield series, float(value)
+    if sample.throttle_reasons is not None:
+        yield "gpu_throttled", float(bool(sample.throttle_reasons))
+
+
+def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
+    """Return the numbers of all devices of a node together, by the names of `device_values`.
+
+    The highest of temperatures and flags, the mean of ratios and clocks, the sum of the rest.
+    """
+    values: dict[str, list[float]] = {}
+    for device in sample.accelerators:
+        for name, value in device_values(device):
+            values.setdefault(name, []).append(value)
+    for name, each in values.items():
+        if name in HIGHEST:
+            yield name, max(each)
+        else:
+            yield name, sum(each) / (len(each) if name.endswith(("_ratio", "_hertz")) else 1)
+
+
+def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
+    """Return the numbers of a host: name, disk or nothing, value."""
+    host = sample.host
+    yield "load", "", host.load
+    yield "memory_bytes", "", host.memory_bytes
+    yield "memory_used_bytes", "", host.memory_used_bytes
+    for disk in host.disks:
+        yield "disk_bytes", disk.name, disk.total_bytes
+        yield "disk_free_bytes", disk.name, disk.free_bytes
+
+
+# Statements of almost each group of heartbeats, built once.
+_OF_NODES = node_points.c.node.in_(bindparam("of_nodes", expanding=True))
+_OF_START = (
+    node_points.c.seconds == bindparam("of_seconds"),
+    node_points.c.start == bindparam("from_start"),
+)
+_MINUTES = select(node_points.c.node, node_points.c.data).where(_OF_NODES, *_OF_START)
+_ADD = update(node_points).where(node_points.c.node == bindparam("of_node"), *_OF_START)
+
+
+def store_samples(
+    connection: Connection, samples: Mapping[str, NodeSample], *, now: datetime
+) -> None:
+    """Add a sample to the series of each of these nodes.
+
+    Args:
+        connection: a transaction that holds the rows of the nodes, so that none is added twice.
+        samples: what their heartbeats carry, by the name of the node.
+        now: the time at which they came.
+    """
+    start = _start(now, MINUTE)
+    minute = {"of_seconds": MINUTE, "from_start": start}
+    rows = connection.execute(_MINUTES, {"of_nodes": [*samples], **minute})
+    before: dict[str, Mapping[str, Summary]] = {row.node: row.data for row in rows}
+    changed: list[dict[str, Any]] = []
+    new: dict[str, Mapping[str, Summary]] = {}
+    for node, sample in samples.items():
+        values: dict[str, Summary] = {
+            f"{name}/{part}": [1, value] for name, part, value in _values(sample)
+        }
+        if node in before:
+            data = _merged([before[node], values])
+            changed.append({"of_node": node, **minute, "data": data})
+        else:
+            new[node] = values
+    if changed:
+        connection.execute(_ADD, changed)
+    if new:
+        _put(connection, MINUTE, start, new)
+        _sum_up(connection, [*new], start)
+
+
+def read_metrics(
+    context: Context, name: str, *, hours: int, names: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the newest sample of a node and its curves over the last hours: a `NodeMetrics`.
+
+    There are at most `MAX_POINTS` points: the more series, the longer the stretch of each. They are
+    plain rows, since a model for each point takes longer than all the rest.
+
+    Args:
+        context: the server's surroundings.
+        name: name of the node.
+        hours: hours up to now.
+        names: series; all when empty.
+
+    Raises:
+        InvalidRequestError: a name that no series of a node has.
+        NotFoundError: no node has this name.
+    """
+    if unknown := sorted(set(names) - SERIES):
+        raise InvalidRequestError.of(
+            Problem(
+                pointer="query/names",
+                detail=f"no node has a series {one!r}; legal: {', '.join(sorted(SERIES))}",
+            )
+            for one in unknown
+        )
+    with context.database.snapshot() as connection:
+        node = Node.one_or_none(connection, Node.select().where(nodes.c.name == name))
+        if node is None:
+            raise NotFoundError(f"no node has the name {name!r}")
+        seconds, rows = _read_rows(connection, name, context.now(), hours, names)
+    curves: dict[str, list[dict[str, Any]]] = {}
+    for start, data in rows:
+        at = datetime.fromtimestamp(start, UTC)
+        for key, (count, *numbers) in data.items():
+            low, total, high = numbers if len(numbers) > 1 else _constant(count, numbers[0])
+            point = {"time": at, "min": low, "mean": total / count, "max": high}
+            curves.setdefault(key, []).append(point)
+    return {
+        "name": name,
+        "sampled_at": None if node.sample is None else node.heartbeat_at,
+        "sample": None if node.sample is None else node.sample.model_dump(mode="json"),
+        "seconds": seconds,
+        "curves": [_curve(node.hardware, key, points) for key, points in sorted(curves.items())],
+    }
+
+
+def _read_rows(
+    connection: Connection, node: str, now: datetime, hours: int, names: Collection[str]
+) -> tuple[int, list[SeriesRow]]:
+    """Return the seconds of a row, and the rows of the last hours by time."""
+    seconds = MINUTE if hours * 3600 <= MINUTES_KEPT * MINUTE else QUARTER
+    points, since = node_points.c, _start(now, MINUTE) - hours * 3600
+    query = select(points.start, points.data).where(
+        points.node == node, points.seconds == seconds, points.start >= since
+    )
+    newest = connection.execute(query.order_by(points.start.desc()).limit(1)).first()
+    series = 0 if newest is None else len(_named(newest.data, names))
+    # Merged as they are read, since all rows of many devices fill the memory.
+    seconds *= max(ceil(series * hours * 3600 / seconds / MAX_POINTS), 1)
+    found = connection.execute(query.order_by(points.start).execution_options(yield_per=100))
+    rows = list(_coarser(((start, _named(data, names)) for start, data in found), seconds))
+    while len(rows) > 1 and sum(len(data) for _, data in rows) > MAX_POINTS:
+        seconds *= 2  # the newest row has fewer series than others
+        rows = list(_coarser(rows, seconds))
+    return seconds, rows
+
+
+def _named(data: Mapping[str, Summary], names: Collection[str]) -> Mapping[str, Summary]:
+    """Return the series with one of the names; all without names."""
+    if not names:
+        return data
+    return {key: summary for key, summary in data.items() if key.partition("/")[0] in names}
+
+
+def _coarser(rows: Iterable[SeriesRow], seconds: int) -> Iterator[SeriesRow]:
+    """Yield rows by time as rows of so many seconds."""
+    for start, some in groupby(rows, lambda row: row[0] // seconds * seconds):
+        yield start, _merged(data for _, data in some)
+
+
+def _curve(hardware: Hardware, key: str, points: Sequence[object]) -> dict[str, Any]:
+    name, _, part = key.partition("/")
+    slots = {device.uuid: slot for slot, device in enumerate(hardware.accelerators)}
+    return {"name": name, "part": part or None, "slot": slots.get(part), "points": points}
+
+
+def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
+    values = [*host_values(sample)]
+    for device in sample.accelerators:
+        values += ((name, device.uuid, value) for name, value in device_values(device))
+    return (each for each in values if -MAX_VALUE < each[2] < MAX_VALUE)
+
+
+def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
+    """Sum up the quarter of an hour before a new minute, and drop the rows that are too old.
+
+    The quarter is summed up from its minutes each time, so that doing it again changes nothing.
+    """
+    points = node_points.c
+    of_nodes = points.node.in_(nodes)
+    newest = (
+        select(points.node, func.max(points.start))
+        .where(of_nodes, points.seconds == MINUTE, points.start < start)
+        .group_by(points.node)
+    )
+    of_quarter: dict[int, list[str]] = {}  # the same of all nodes but those that were silent
+    for node, last in connection.execute(newest):
+        of_quarter.setdefault(last // QUARTER * QUARTER, []).append(node)
+    for quarter, names in of_quarter.items():
+        of_names = points.node.in_(names)
+        within = (points.start >= quarter, points.start < quarter + QUARTER)
+        minutes: dict[str, list[Mapping[str, Summary]]] = {}
+        query = select(points.node, points.data).where(of_names, points.seconds == MINUTE, *within)
+        for node, data in connection.execute(query):
+            minutes.setdefault(node, []).append(data)
+        former = (points.seconds == QUARTER, points.start == quarter)
+        connection.execute(delete(node_points).where(of_names, *former))
+        summed = {node: _merged(rows) for node, rows in minutes.items()}
+        _put(connection, QUARTER, quarter, summed)
+    for seconds, kept in ((MINUTE, MINUTES_KEPT), (QUARTER, QUARTERS_KEPT)):
+        old = (points.seconds == seconds, points.start <= start - kept * seconds)
+        connection.execute(delete(node_points).where(of_nodes, *old))
+
+
+def _merged(rows: Iterable[Mapping[str, Summary]]) -> dict[str, Summary]:
+    """Return each series over all rows; a series may be absent from some of them."""
+    merged: dict[str, Summary] = {}
+    for row in rows:
+        for key, summary in row.items():
+            merged[key] = _joined(merged[key], summary) if key in merged else summary
+    return merged
+
+
+def _joined(one: Summary, other: Summary) -> Summary:
+    if len(one) == len(other) == 2 and one[1] == other[1]:
+        return [one[0] + other[0], one[1]]
+    low, total, high = one[1:] if len(one) > 2 else _constant(*one)
+    its_low, its_total, its_high = other[1:] if len(other) > 2 else _constant(*other)
+    return [one[0] + other[0], min(low, its_low), total + its_total, max(high, its_high)]
+
+
+def _constant(count: float, value: float) -> Summary:
+    """Return minimum, sum and maximum of a series that was constant."""
+    return [value, count * value, value]
+
+
+def _put(
+    connection: Connection, seconds: int, start: int, rows: Mapping[str, Mapping[str, Summary]]
+) -> None:
+    """Insert rows of a time, by the name of their node."""
+    key = {"seconds": seconds, "start": start}
+    given = [{"node": node, **key, "data": data} for node, data in rows.items()]
+    connection.execute(insert(node_points), given)
+
+
+def _start(now: datetime, seconds: int) -> int:
+    return int(now.timestamp()) // seconds * seconds

@@ -1,0 +1,131 @@
+"""Backfill: the nodes that waiting jobs keep, and which of them a short job may use meanwhile."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import accumulate
+
+from server.cluster.placement.demand import Demand, Holding, Offer
+from server.cluster.placement.fit import fits_with
+
+MOST_KEEPERS = 10
+"""Waiting jobs whose earliest start is computed in a round, some milliseconds each on 1,000 nodes;
+nothing is backfilled on the nodes that further ones keep."""
+_AT_ONCE = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """A job that waits for slots, and keeps the nodes that could hold it."""
+
+    name: str
+    demand: Demand
+    groups: Sequence[Sequence[Offer]]
+    """Sets of nodes that could hold it, as they were in its turn."""
+    units: Sequence[int]
+    """For each of them the number of slots of which each share is a multiple."""
+    holdings: Sequence[Holding]
+    """What attempts held then, those that start in the same round included."""
+    offers: Mapping[str, Offer]
+    """All nodes by name."""
+    ahead: Sequence[Keeper]
+    """The jobs ahead that keep nodes."""
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        """The nodes that it keeps."""
+        return frozenset(offer.node for group in self.groups for offer in group)
+
+    @cached_property
+    def earliest_start(self) -> datetime | None:
+        """When it could start at the earliest; None where too few ends are known.
+
+        Slots that jobs ahead keep are not free for it before these could start. Afterwards they
+        are, as if those jobs took none: so the time is early rather than late. What is free only
+        grows with time, so the first time is found by bisection; times at which the group has fewer
+        slots than the job needs are skipped.
+        """
+        if len(self.ahead) >= MOST_KEEPERS:
+            return None
+        starts = [(keeper, keeper.earliest_start) for keeper in self.ahead]
+        events: list[tuple[datetime, Mapping[str, int]]] = [
+            (end, self._gain(holding))
+            for holding in self.holdings
+            if (end := holding.ends_at or holding.ends_by) is not None
+        ]
+        events += [(start, {}) for _, start in starts if start is not None]
+        events = [(_AT_ONCE, {}), *sorted(events, key=lambda event: event[0])]
+        free = sum(len(offer.free) for group in self.groups for offer in group)
+        totals = accumulate((sum(gain.values()) for _, gain in events), initial=free)
+        enough = bisect_left(list(totals)[1:], self.demand.slots)
+
+        def fits(number: int) -> bool:
+            freed = (gain for _, gain in events[: number + 1])
+            return self._fits(freed, closed_before(events[number][0], starts))
+
+        numbers = range(enough, len(events))
+        found = bisect_left(numbers, True, key=fits)
+        return events[numbers[found]][0] if found < len(numbers) else None
+
+    @cached_property
+    def is_estimated(self) -> bool:
+        """Whether its earliest start rests on estimates: by what is certain it fits later.
+
+        Never earlier, because no end is expected after the one that is certain.
+        """
+        start = self.earliest_start
+        if start is None:
+            return False
+        freed = (
+            self._gain(holding)
+            for holding in self.holdings
+            if holding.ends_by is not None and holding.ends_by <= start
+        )
+        certain = [(k, None if k.is_estimated else k.earliest_start) for k in self.ahead]
+        return not self._fits(freed, closed_before(start, certain))
+
+    def _fits(self, gains: Iterable[Mapping[str, int]], closed: set[str]) -> bool:
+        """Return whether it fits with the slots that ends free, without the nodes of others."""
+        freed: Counter[str] = Counter()
+        for gain in gains:
+            freed.update(gain)
+        groups = without(self.groups, closed)
+        return fits_with(self.demand, groups, units=self.units, freed=freed)
+
+    def _gain(self, holding: Holding) -> dict[str, int]:
+        usable = holding.usable_by(self.demand, self.offers)
+        return {node: count for node, count in usable.items() if node in self.nodes}
+
+
+def closed_before(time: datetime, starts: Iterable[tuple[Keeper, datetime | None]]) -> set[str]:
+    """Return the nodes of jobs that cannot start before a time later than this one."""
+    closed: set[str] = set()
+    for keeper, start in starts:
+        if start is None or start > time:
+            closed |= keeper.nodes
+    return closed
+
+
+def estimated(keepers: Iterable[Keeper]) -> set[str]:
+    """Return the nodes of jobs whose earliest start rests on estimates."""
+    return {node for keeper in keepers if keeper.is_estimated for node in keeper.nodes}
+
+
+def needed_before(end: datetime, keepers: Iterable[Keeper]) -> set[str]:
+    """Return the nodes of jobs that could start before a time, or at one that is not known."""
+    needed: set[str] = set()
+    for keeper in keepers:
+        if keeper.earliest_start is None or keeper.earliest_start < end:
+            needed |= keeper.nodes
+    return needed
+
+
+def without(groups: Iterable[Sequence[Offer]], nodes: Iterable[str]) -> list[list[Offer]]:
+    """Return the groups without some nodes."""
+    left_out = nodes if isinstance(nodes, set) else set(nodes)
+    return [[offer for offer in group if offer.node not in left_out] for group in groups]

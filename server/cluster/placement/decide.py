@@ -1,0 +1,371 @@
+"""Placement: which queued jobs get which slots, and why the others wait; pure (lifecycle, 3-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from server.cluster.placement.backfill import Keeper, estimated, needed_before, without
+from server.cluster.placement.demand import (
+    CAUTION,
+    LEAVES_WITHIN,
+    Demand,
+    Holding,
+    Offer,
+    QueuedJob,
+)
+from server.cluster.placement.fit import choose, could_hold, groups, unit_on
+from server.cluster.placement.open_nodes import BY_FREE, OpenNodes
+from server.cluster.placement.preempt import victims
+from server.cluster.placement.quotas import Quota, Quotas
+from server.cluster.placement.reasons import why_job_waits
+from trainyard.protocol.attempt import NodeAllocation
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What becomes of each job; of those behind a cut, nothing."""
+
+    placed: Mapping[str, tuple[NodeAllocation, ...]]
+    """Allocation of each job that starts, by job id."""
+    waiting: Mapping[str, str]
+    """Why each other one waits, by job id."""
+    backfilled: Mapping[str, str]
+    """Name of the first waiting job on whose nodes it starts, of each that is backfilled."""
+    victims: Mapping[str, Sequence[Holding]]
+    """The attempts that are to leave for each job that preempts, by job id."""
+    over_quota: Collection[str]
+    """Ids of the jobs that wait because of a quota of their project."""
+    keeping: Collection[Demand]
+    """The demands of which a job keeps nodes."""
+    expected_ends: Mapping[str, datetime]
+    """Expected end of each job that starts, where it is known."""
+    giving_way: Collection[str]
+    """Ids of the jobs whose backfill rests on an estimate."""
+
+
+def decide(
+    jobs: Sequence[QueuedJob],
+    offers: Sequence[Offer],
+    *,
+    holdings: Sequence[Holding] = (),
+    now: datetime | None = None,
+    preempt_after: timedelta | None = None,
+    cut: Collection[str] = (),
+    complete: int = 0,
+    quotas: Mapping[str, Quota] | None = None,
+) -> Decisions:
+    """Place the jobs, in their order, on the offers: each whole or not at all.
+
+    A job that the nodes could hold, were they empty, keeps all of them from those behind it, so
+    that a large job does not wait for ever; one that is larger than what is online keeps nothing.
+    A job behind it starts there all the same (is backfilled) when its bound, or twice its expected
+    duration, and the time to leave are over before the earliest start of each job that keeps one
+    of its nodes. Unless it has a bound and these starts rest on no estimate, it gives way to these,
+    as far as jobs preempt others. Where one does not fit, none behind it with the same demand does.
+    A job that keeps nodes preempts attempts of lower priority on those that no job ahead keeps, if
+    it then fits. One that a quota of its project keeps from starting keeps no nodes.
+
+    Args:
+        jobs: the jobs, in the order of the queue.
+        offers: the nodes.
+        holdings: what attempts hold on them.
+        now: the present time; nothing is backfilled or preempted without it.
+        preempt_after: time since its first step after which an attempt may be preempted; None for
+            never.
+        cut: ids of jobs behind which the queue holds more of the same demand than `jobs` has. When
+            one of these is placed, nothing behind it is decided: it could overtake one that is left
+            out.
+        complete: so many of the first `jobs` are decided in any case: all jobs with the same
+            demands that the queue has ahead of them are in `jobs` too.
+        quotas: the quota of each project that has one.
+    """
+    turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
+    for _ in turns.take(jobs, cut=cut, complete=complete):
+        pass
+    return Decisions(
+        turns.placed,
+        turns.waiting,
+        turns.backfilled,
+        turns.victims,
+        turns.over_quota,
+        turns.keeping,
+        turns.expected_ends,
+        turns.giving_way,
+    )
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Nodes that one attempt may span."""
+
+    nodes: Sequence[str]
+    unit: int
+    """Slots of which each share is a multiple."""
+    divided: bool
+    """Whether a node has parts of a GPU, of which the demand can use none."""
+
+
+class Turns:
+    """The jobs of one round, each in its turn: what is left for it, and what became of it."""
+
+    def __init__(
+        self,
+        offers: Sequence[Offer],
+        *,
+        holdings: Sequence[Holding] = (),
+        now: datetime | None = None,
+        preempt_after: timedelta | None = None,
+        quotas: Mapping[str, Quota] | None = None,
+        on_estimates: bool | None = None,
+    ) -> None:
+        """Begin a round, with the arguments of `decide`.
+
+        `on_estimates` decides whether jobs are backfilled although no other one is preempted here.
+        """
+        self._offers = offers
+        self._by_name = {offer.node: offer for offer in offers}
+        self._now = now
+        self._preempt_after = preempt_after
+        self._on_estimates = preempt_after is not None if on_estimates is None else on_estimates
+        self._left = dict(self._by_name)
+        self._spans: dict[Demand, Sequence[_Span]] = {}
+        self._open: dict[Demand, OpenNodes] = {}
+        self._taken: list[tuple[Offer, Offer]] = []  # nodes before and after each start
+        self._holdings = list(holdings)
+        self._keepers: list[Keeper] = []
+        self._kept_for: dict[str, str] = {}  # node -> name of the first job that keeps it
+        self._reasons: dict[Demand, str] = {}
+        self._quotas = Quotas(quotas or {})
+        self.placed: dict[str, tuple[NodeAllocation, ...]] = {}
+        self.waiting: dict[str, str] = {}
+        self.backfilled: dict[str, str] = {}
+        self.victims: dict[str, Sequence[Holding]] = {}
+        self.over_quota: set[str] = set()
+        self.keeping: set[Demand] = set()
+        self.expected_ends: dict[str, datetime] = {}
+        self.giving_way: set[str] = set()
+
+    @property
+    def free_slots(self) -> int:
+        """Free slots of the nodes that no job ahead keeps."""
+        left = self._left.values()
+        return sum(len(offer.free) for offer in left if offer.node not in self._kept_for)
+
+    @property
+    def offers(self) -> Sequence[Offer]:
+        """The nodes, without the slots of the jobs that start."""
+        return list(self._left.values())
+
+    @property
+    def holdings(self) -> Sequence[Holding]:
+        """What attempts hold, those of the jobs that start included."""
+        return self._holdings
+
+    def take(
+        self, jobs: Sequence[QueuedJob], *, cut: Collection[str] = (), complete: int = 0
+    ) -> Iterator[QueuedJob]:
+        """Yield each job before its turn, and give it its slots after that.
+
+        The turns end at a cut, as those of `decide`.
+        """
+        is_cut = False
+        for number, job in enumerate(jobs):
+            if is_cut and number >= complete:
+                return
+            yield job
+            is_cut |= self._place(job) and job.id in cut
+
+    def would_place(self, job: QueuedJob) -> bool:
+        """Return whether a job would start in the present turn, on nodes that no other one keeps.
+
+        Nothing changes, so a caller may try several sizes of a job in its turn.
+        """
+        demand = job.demand
+        if demand in self._reasons or not self._quotas.allows(job.project, demand):
+            return False
+        return self._choose(demand) is not None
+
+    def _place(self, job: QueuedJob) -> bool:
+        """Give a job its slots where it fits, and return whether it does."""
+        demand = job.demand
+        refusal = self._quotas.refusal(job.project, job.name, demand)
+        if refusal is not None:
+            self.waiting[job.id] = refusal
+            self.over_quota.add(job.id)
+            return False
+        if demand in self._reasons:
+            self.waiting[job.id] = self._reasons[demand]
+            if demand in self.keeping:
+                self._quotas.keep(job.project, demand)
+            return False
+        chosen = self._choose(demand)
+        if chosen is None:
+            eligible, units = self._eligible(demand)
+            chosen = self._backfill(job, eligible, units)
+        if chosen is None:
+            self._reasons[demand] = self.waiting[job.id] = why_job_waits(
+                demand, eligible, self._kept_for, units=units, offers=self._offers
+            )
+            self._keep(job, eligible, units)
+            return False
+        self.placed[job.id] = chosen
+        self._quotas.hold(job.project, demand)
+        for share in chosen:
+            before = self._left[share.node]
+            after = self._left[share.node] = _take(before, job.name, share.slots)
+            self._taken.append((before, after))
+        shares = {share.node: share.slots for share in chosen}
+        ends_at = self._after(job.ends_with(self._by_name[chosen[0].node]))
+        if ends_at is not None:
+            self.expected_ends[job.id] = ends_at
+        self._holdings.append(Holding(shares, ends_at, ends_by=self._after(job.bound)))
+        return True
+
+    def _span(self, demand: Demand) -> Sequence[_Span]:
+        """Return the sets of nodes that a demand may span; they are the same in every turn."""
+        if demand not in self._spans:
+            self._spans[demand] = [
+                _Span(
+                    names := [offer.node for offer in group],
+                    unit_on(demand, group),
+                    demand.world_size > 1 and any(self._by_name[name].partitions for name in names),
+                )
+                for group in groups(demand, self._offers)
+            ]
+        return self._spans[demand]
+
+    def _eligible(self, demand: Demand) -> tuple[list[list[Offer]], list[int]]:
+        """Return these sets as they are in the present turn, and the unit of each."""
+        spans = self._span(demand)
+        nodes = [[self._left[name] for name in span.nodes] for span in spans]
+        return _usable(spans, nodes), [span.unit for span in spans]
+
+    def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
+        """Return an allocation on nodes that no job ahead keeps; full nodes hold no share."""
+        spans = self._span(demand)
+        if demand not in self._open:
+            self._open[demand] = OpenNodes(
+                [span.nodes for span in spans],
+                left=self._left,
+                kept=self._kept_for,
+                changes=self._taken,
+            )
+        spanned = [
+            sorted(group, key=BY_FREE) if span.divided else group  # parts of GPUs are left out
+            for span, group in zip(spans, _usable(spans, self._open[demand].groups()), strict=True)
+        ]
+        return choose(demand, spanned, units=[span.unit for span in spans])
+
+    def _after(self, lasts: timedelta | None) -> datetime | None:
+        """Return the expected end of what starts now; None where it is not known."""
+        return None if self._now is None or lasts is None else self._now + lasts
+
+    def _backfill(
+        self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
+    ) -> tuple[NodeAllocation, ...] | None:
+        """Return an allocation on nodes that jobs ahead keep, but do not need before it leaves."""
+        if not self._keepers:
+            return None
+        certain = () if job.bound is None else without(eligible, estimated(self._keepers))
+        chosen = self._leaving_after(job.bound, job, certain, units)
+        if chosen is None and self._on_estimates and job.preemptible:
+            chosen = self._leaving_after(job.bound, job, eligible, units)
+            if chosen is None and job.lasts is not None:
+                paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
+                chosen = self._leaving_after(CAUTION * job.lasts, job, paced, units)
+            self.giving_way |= set() if chosen is None else {job.id}
+        if chosen is not None:
+            nodes = {share.node for share in chosen}
+            first = next(keeper for keeper in self._keepers if keeper.nodes & nodes)
+            self.backfilled[job.id] = first.name
+        return chosen
+
+    def _leaving_after(
+        self,
+        time: timedelta | None,
+        job: QueuedJob,
+        groups: Sequence[Sequence[Offer]],
+        units: Sequence[int],
+    ) -> tuple[NodeAllocation, ...] | None:
+        """Return an allocation on nodes that no job ahead needs before it has run and left.
+
+        An attempt that is ordered to leave is expected to do so within `LEAVES_WITHIN`, in each
+        round anew: without the time to leave, short attempts in a row would move the start of a
+        job ahead on for ever.
+        """
+        left_at = self._after(None if time is None else time + job.leaves_within)
+        if left_at is None:
+            return None
+        needed = needed_before(left_at, self._keepers)
+        spanned = [sorted(group, key=BY_FREE) for group in without(groups, needed)]
+        return choose(job.demand, spanned, units=units)
+
+    def _preempt(self, job: QueuedJob, pairs: Sequence[tuple[Sequence[Offer], int]]) -> None:
+        """Order attempts to leave for a job, on nodes that no job ahead keeps."""
+        if self._now is None or self._preempt_after is None:
+            return
+        found = victims(
+            without((group for group, _ in pairs), self._kept_for.keys()),
+            units=[unit for _, unit in pairs],
+            holdings=self._holdings,
+            offers=self._by_name,
+            job=job,
+            now=self._now,
+            running_since=self._now - self._preempt_after,
+        )
+        if not found:
+            return
+        self.victims[job.id] = found
+        leaving, ends_at = {holding.attempt_id for holding in found}, self._now + LEAVES_WITHIN
+        self._holdings = [
+            replace(holding, ends_at=ends_at, ends_by=ends_at)
+            if holding.attempt_id in leaving
+            else holding
+            for holding in self._holdings
+        ]
+
+    def _keep(
+        self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
+    ) -> None:
+        pairs = [
+            (group, unit)
+            for group, unit in zip(eligible, units, strict=True)
+            if could_hold(job.demand, group, unit=unit)
+        ]
+        if not pairs:
+            return
+        self._preempt(job, pairs)
+        keeper = Keeper(
+            job.name,
+            job.demand,
+            groups=[group for group, _ in pairs],
+            units=[unit for _, unit in pairs],
+            holdings=tuple(self._holdings),
+            offers=self._by_name,
+            ahead=tuple(self._keepers),
+        )
+        self._keepers.append(keeper)
+        self.keeping.add(job.demand)
+        self._quotas.keep(job.project, job.demand)
+        for node in keeper.nodes:
+            self._kept_for.setdefault(node, job.name)
+        self._open.clear()
+
+
+def _usable(spans: Sequence[_Span], nodes: Sequence[list[Offer]]) -> list[list[Offer]]:
+    """Return what the nodes of each span offer to its demand."""
+    return [
+        [offer.without_partitions() if offer.partitions else offer for offer in offers]
+        if span.divided
+        else offers
+        for span, offers in zip(spans, nodes, strict=True)
+    ]
+
+
+def _take(offer: Offer, name: str, slots: Collection[int]) -> Offer:
+    """Return a node without the slots of a job that starts."""
+    holders = {**offer.holders, name: offer.holders.get(name, 0) + len(slots)}
+    free = tuple(slot for slot in offer.free if slot not in slots)
+    return replace(offer, free=free, holders=holders)

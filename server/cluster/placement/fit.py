@@ -1,0 +1,255 @@
+"""Where one demand fits: the sets of nodes that it may span, and its shares on the fewest."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.open_nodes import BY_FREE
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.worker_messages import PROTOCOL
+
+
+class NodeShare(NamedTuple):
+    """Part of a demand on one node."""
+
+    offer: Offer
+    """The node."""
+    slots: int
+    """Number of its slots."""
+
+
+def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
+    """Return whether a demand could start at once, were it the only one that waits."""
+    return allocate(demand, offers) is not None
+
+
+def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, ...] | None:
+    """Return the allocation of a demand that alone waits; None where it could not start at once."""
+    spanned = [sorted(group, key=BY_FREE) for group in groups(demand, offers)]
+    return choose(demand, spanned, units=[unit_on(demand, group) for group in spanned])
+
+
+def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the nodes that could run a demand, if their slots were free and no part of a GPU."""
+    # Read once, and what a demand leaves open is not looked at: there are thousands of nodes.
+    device, roots, storage = demand.device, {*demand.roots}, demand.storage
+    excluded, selects, is_new = demand.exclude_nodes, demand.node_selector, demand.new_fields
+    return [
+        offer
+        for offer in offers
+        if offer.slots > 0
+        and (device == "auto" or device == offer.device)
+        and not (excluded and offer.node in excluded)
+        and (not selects or has_labels(demand, offer))
+        and offer.roots.keys() >= roots
+        and (storage is None or offer.roots.get(storage[0]) == storage[1])
+        and (not is_new or offer.protocol == PROTOCOL)
+    ]
+
+
+def has_labels(demand: Demand, offer: Offer) -> bool:
+    """Return whether a node has the labels that a demand selects by."""
+    return all(offer.labels.get(key) == value for key, value in demand.node_selector)
+
+
+def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
+    """Return the sets of nodes that one attempt may span: of one kind, fabric and storage."""
+    eligible = eligible_for(demand, offers)
+    if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
+        eligible = [offer for offer in eligible if offer.device == "cuda"]
+    if demand.world_size > 1:  # after the choice of GPUs: where all are divided, the demand waits
+        whole = (o.without_partitions() if o.partitions else o for o in eligible)
+        eligible = [offer for offer in whole if offer.slots > 0]
+    groups: dict[tuple[str, ...], list[Offer]] = {}
+    for offer in eligible:
+        key = (offer.device, offer.fabric, *[offer.roots[root] for root in demand.roots])
+        groups.setdefault(key, []).append(offer)
+    return [groups[key] for key in sorted(groups)]
+
+
+def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
+    """Return the number of slots of which each share on these nodes is a multiple.
+
+    Held slots count too: ranks of one unit wait for a node that holds them. Where the number of
+    nodes is given, so are the shares.
+    """
+    units = demand.units if demand.nodes is None else ()
+    return next((unit for unit in units if could_hold(demand, group, unit=unit)), 1)
+
+
+def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
+    """Return whether the nodes could hold a demand, if their slots were free."""
+    by_slots = sorted(group, key=lambda offer: (offer.slots, offer.node))
+    return _spread(demand, by_slots, unit, lambda offer: offer.slots) is not None
+
+
+def choose(
+    demand: Demand, groups: Sequence[Sequence[Offer]], *, units: Sequence[int]
+) -> tuple[NodeAllocation, ...] | None:
+    """Return the allocation on the fewest nodes; None when none fits.
+
+    Of those on equally few nodes it is one within a block, if any is, then one within a rack, then
+    one with the least to spare. The last shares are those of the spare nodes.
+
+    Args:
+        demand: what is placed, of one slot or more.
+        groups: sets of nodes that one attempt may span, each sorted by `BY_FREE`.
+        units: for each group the number of slots of which each share is a multiple.
+    """
+    fitting = [
+        shares
+        for group, unit in zip(groups, units, strict=True)
+        for shares in _spreads(demand, group, unit=unit)
+    ]
+    if not fitting:
+        return None
+    best = min(fitting, key=_cost)
+    return tuple(
+        NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:size])
+        for rank, (offer, size) in enumerate(best)
+    )
+
+
+def fits_with(
+    demand: Demand,
+    groups: Sequence[Sequence[Offer]],
+    *,
+    units: Sequence[int],
+    freed: Mapping[str, int],
+) -> bool:
+    """Return whether a demand fits on what is free and on further slots of some nodes.
+
+    Args:
+        demand: what is placed, of one slot or more.
+        groups: sets of nodes that one attempt may span.
+        units: for each group the number of slots of which each share is a multiple.
+        freed: number of the further slots, by node.
+    """
+
+    def free(offer: Offer) -> int:
+        return len(offer.free) + freed.get(offer.node, 0)
+
+    def by_free(group: Sequence[Offer]) -> list[Offer]:
+        # Dozens of times a round on all nodes: a key of numbers alone takes a fifth of the time.
+        room = [len(offer.free) + freed.get(offer.node, 0) for offer in group]
+        return [group[index] for index in sorted(range(len(group)), key=room.__getitem__)]
+
+    return any(
+        _spread(demand, by_free(group), unit, free)
+        for group, unit in zip(groups, units, strict=True)
+    )
+
+
+def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[list[NodeShare]]:
+    """Yield the shares on a set of nodes; where that takes several, also those within a place."""
+
+    def free(offer: Offer) -> int:
+        return len(offer.free)
+
+    shares = _spread(demand, group, unit, free)
+    if shares is None:
+        return
+    yield shares
+    if len(shares) == 1 or _cost(shares)[1:3] == (1, 1):
+        return
+    places: dict[tuple[str, ...], list[Offer]] = {}
+    for offer in group:
+        if offer.free:
+            places.setdefault(offer.place, []).append(offer)
+            places.setdefault(offer.place[:1], []).append(offer)
+    for place in places.values():
+        if sum(map(free, place)) >= demand.slots:
+            within = _spread(demand, place, unit, free)
+            if within is not None:
+                yield within
+
+
+def _cost(shares: Sequence[NodeShare]) -> tuple[int, int, int, int]:
+    """Return nodes, blocks, racks and free slots of an allocation: the lowest is the best."""
+    places = {share.offer.place for share in shares}
+    blocks = {block for block, _ in places}
+    return len(shares), len(blocks), len(places), sum(len(share.offer.free) for share in shares)
+
+
+def _spread(
+    demand: Demand, by_free: Sequence[Offer], unit: int, free: Callable[[Offer], int]
+) -> list[NodeShare] | None:
+    """Return the shares on the fewest nodes that hold the demand, the larger shares first.
+
+    The shares are equal where so many nodes allow it. Else the larger nodes are filled, and the
+    last one holds the rest. Of several sets of nodes it is one with little to spare: the least
+    for equal shares. Spare nodes follow, each with a share of its own.
+
+    Args:
+        demand: what is placed, of one slot or more.
+        by_free: the nodes that one attempt may span, sorted by the slots that they may give.
+        unit: slots of which each share is a multiple; divides the world size.
+        free: slots that a node may give.
+    """
+
+    def in_units(offer: Offer) -> int:
+        return free(offer) // unit * unit
+
+    room = free if unit == 1 else in_units
+    size, most = demand.world_size, len(by_free)
+    fewest = _fewest(size, by_free, room=room) if demand.nodes is None else demand.nodes
+    if fewest is None or (reserved := fewest + demand.spare_nodes) > most:
+        return None
+    share = size // fewest
+    if size % (fewest * unit) == 0 and room(by_free[-reserved]) >= share:
+        return _even(by_free, share, count=fewest, spares=demand.spare_nodes, room=room)
+    if demand.nodes is not None:
+        return None
+    uneven = [offer for offer in by_free if offer.protocol == PROTOCOL]
+    filled = _fewest(size, uneven, room=room)
+    for count in range(fewest + 1, (filled or most) + 1):
+        share = size // count
+        if size % (count * unit) == 0 and room(by_free[-count]) >= share:
+            return _even(by_free, share, count=count, room=room)
+    return None if filled is None else _fill(size, uneven, count=filled, room=room)
+
+
+def _even(
+    by_room: Sequence[Offer],
+    share: int,
+    *,
+    count: int,
+    spares: int = 0,
+    room: Callable[[Offer], int],
+) -> list[NodeShare]:
+    """Return equal shares on the nodes with the least room for them; so many nodes have some."""
+    first = bisect_left(by_room, share, key=room)
+    last = first + count
+    ranks = sorted(by_room[first:last], key=lambda offer: offer.node)
+    return [NodeShare(offer, share) for offer in (*ranks, *by_room[last : last + spares])]
+
+
+def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:
+    """Return how many of the nodes, the largest first, hold so many slots together."""
+    sums = accumulate(room(offer) for offer in reversed(by_room))
+    return next((count for count, held in enumerate(sums, 1) if held >= size), None)
+
+
+def _fill(
+    size: int, by_room: Sequence[Offer], *, count: int, room: Callable[[Offer], int]
+) -> list[NodeShare]:
+    """Return shares on so many nodes, no fewer of which hold `size` slots together.
+
+    Of the largest nodes, each is replaced by the smallest other one with which the sum suffices.
+    """
+    others, used = list(by_room[:-count]), list(by_room[-count:])
+    spare = sum(map(room, used)) - size
+    for place in reversed(range(count)):
+        found = bisect_left(others, room(used[place]) - spare, key=room)
+        if found < len(others) and room(others[found]) < room(used[place]):
+            spare -= room(used[place]) - room(others[found])
+            used[place] = others.pop(found)
+    shares = []
+    for offer in sorted(used, key=lambda offer: (-room(offer), offer.node)):
+        shares.append(NodeShare(offer, min(room(offer), size)))
+        size -= shares[-1].slots
+    return shares

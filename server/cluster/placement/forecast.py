@@ -1,0 +1,116 @@
+"""When waiting jobs are expected to start: rounds of placement at the expected ends; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from server.cluster.placement.decide import Turns
+from server.cluster.placement.demand import Holding, Offer, QueuedJob
+from server.cluster.placement.fit import fits
+from server.cluster.placement.quotas import Quota
+
+FORECAST_JOBS = 50
+"""Jobs from the head of the queue whose start is forecast; each further one costs a round more."""
+FORECAST_ENDS = 32
+"""Expected ends that are looked at, the earliest first; each one costs a round."""
+TOO_FAR_BACK = f"more than {FORECAST_JOBS} jobs are ahead"
+TOO_LARGE = "the nodes that are online could not hold it, were they empty"
+UNKNOWN_END = "no end is known of the jobs that hold the slots, or of those ahead"
+NOT_SOON = "it does not start at any of the expected ends that are looked at"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is expected of the jobs that wait."""
+
+    starts: Mapping[str, datetime]
+    """Expected start of each job that has one, by job id."""
+    waiting: Mapping[str, str]
+    """Why each job that does not start now waits, by job id."""
+    unknown: Mapping[str, str]
+    """Why no start is expected of each other job, by job id."""
+    backfilled: Mapping[str, str]
+    """Name of the job ahead of which each one starts that is backfilled, by job id."""
+
+
+def forecast(
+    jobs: Sequence[QueuedJob],
+    offers: Sequence[Offer],
+    holdings: Iterable[Holding],
+    *,
+    now: datetime,
+    quotas: Mapping[str, Quota] | None = None,
+    on_estimates: bool = True,
+    has_time: Callable[[], bool] = lambda: True,
+) -> Forecast:
+    """Return the expected starts of jobs, by rounds at `now` and at each expected end.
+
+    A job whose duration is not known is taken to run for ever. So an expected start is late rather
+    than early, unless jobs of higher priority arrive.
+
+    Args:
+        jobs: the first jobs of the queue, in its order.
+        offers: the nodes that take new work, as they are now.
+        holdings: what the attempts hold on them.
+        now: time of the first round.
+        quotas: the quota of each project that has one. A job that waits because of one has no
+            expected start: when others use less of it is not forecast.
+        on_estimates: whether jobs are backfilled on an estimate alone: others then preempt them.
+        has_time: called before each round but the first; no round follows when it returns False.
+    """
+    starts: dict[str, datetime] = {}
+    backfilled: dict[str, str] = {}
+    waiting: Mapping[str, str] = {}
+    over_quota: dict[str, str] = {}
+    left = list(jobs)
+    free: Sequence[Offer] = offers
+    held: Sequence[Holding] = list(holdings)
+    moment, rounds, unseen = now, 0, False
+    while left:
+        free = _freed(free, [holding for holding in held if _has_ended(holding, moment)])
+        held = [holding for holding in held if not _has_ended(holding, moment)]
+        # Within the quotas in the first round: what that leaves fits into them together.
+        limits = quotas if rounds == 0 else None
+        turns = Turns(free, holdings=held, now=moment, quotas=limits, on_estimates=on_estimates)
+        for _ in turns.take(left):
+            pass
+        if rounds == 0:
+            waiting = turns.waiting
+            over_quota = {job_id: waiting[job_id] for job_id in turns.over_quota}
+        starts |= dict.fromkeys(turns.placed, moment)
+        backfilled |= turns.backfilled
+        free, held = turns.offers, turns.holdings
+        decided = {*turns.placed, *over_quota}
+        left = [job for job in left if job.id not in decided]
+        ends = [holding.ends_at for holding in held if holding.ends_at is not None]
+        if not ends:
+            break
+        rounds += 1
+        unseen = rounds > FORECAST_ENDS or not has_time()
+        if unseen:
+            break
+        moment = min(ends)
+    empty = [replace(offer, free=tuple(sorted(offer.indices))) for offer in offers]
+    why = NOT_SOON if unseen else UNKNOWN_END
+    unknown = {job.id: why if fits(job.demand, empty) else TOO_LARGE for job in left}
+    return Forecast(starts, waiting, unknown | over_quota, backfilled)
+
+
+def _has_ended(holding: Holding, moment: datetime) -> bool:
+    return holding.ends_at is not None and holding.ends_at <= moment
+
+
+def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
+    """Return the offers with the slots of attempts that ended, as far as nodes still have them."""
+    slots: dict[str, set[int]] = {}
+    for holding in ended:
+        for node, held in holding.shares.items():
+            slots.setdefault(node, set()).update(held)
+    return [
+        replace(offer, free=tuple(sorted({*offer.free, *slots[offer.node]} & offer.indices)))
+        if offer.node in slots
+        else offer
+        for offer in offers
+    ]

@@ -1,0 +1,57 @@
+"""Which node each queued operation is given to, and why the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.fit import eligible_for
+from server.cluster.placement.reasons import why_operation_waits
+
+
+@dataclass(frozen=True)
+class QueuedOperation:
+    """An operation of the queue."""
+
+    id: str
+    demand: Demand
+    needs_idle_node: bool = False
+    """Whether it waits for a node without a held slot."""
+    unclaimed_by: str | None = None
+    """The node that it was given to last, which did not begin it in time."""
+
+
+def give(
+    queue: Sequence[QueuedOperation], offers: Sequence[Offer], busy: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Assign each operation, in order, to the node with the fewest held slots; one a node.
+
+    One that a node did not begin goes to the next node by name, so that it tries each in turn.
+
+    Args:
+        queue: operations by precedence.
+        offers: nodes that are online and not draining.
+        busy: nodes that have an operation.
+
+    Returns:
+        The node of each operation that can start now, and why each other one waits, by its id.
+    """
+    given: dict[str, str] = {}
+    waiting: dict[str, str] = {}
+    for operation in queue:
+        able = eligible_for(operation.demand, offers)
+        idle = [o for o in able if len(o.free) == o.slots] if operation.needs_idle_node else able
+        fit = [o for o in idle if o.node not in busy and o.node not in given.values()]
+        if fit:
+            given[operation.id] = _next_node(operation, fit)
+        else:
+            waiting[operation.id] = why_operation_waits(operation.demand, able, idle, offers=offers)
+    return given, waiting
+
+
+def _next_node(operation: QueuedOperation, fit: Sequence[Offer]) -> str:
+    last = operation.unclaimed_by
+    if last is None:
+        return min(fit, key=lambda offer: (offer.slots - len(offer.free), offer.node)).node
+    return min((offer.node for offer in fit), key=lambda node: (node <= last, node))

@@ -1,0 +1,153 @@
+"""Preemption: which running attempts leave for a waiting job of higher priority."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import combinations
+from math import comb
+
+from server.cluster.placement.demand import LEAVES_WITHIN, Holding, Offer, QueuedJob
+from server.cluster.placement.fit import fits_with
+from trainyard.spec.sections.resources import LOWEST_PRIORITY
+
+MOST_SETS = 20_000
+"""Sets of one size that are compared; where there are more, attempts are added one by one."""
+MOST_TRIED = 200
+"""Sets whose slots suffice by number that are tried for each search, some milliseconds each on
+1,000 nodes."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An attempt that may be preempted."""
+
+    holding: Holding
+    usable: Mapping[str, int]
+    """Slots that the waiting job could use, by node."""
+    rank: int
+    """Its priority; lower than all of them where it gives way to the waiting job."""
+
+    @property
+    def gain(self) -> int:
+        """Number of these slots."""
+        return sum(self.usable.values())
+
+
+def victims(
+    groups: Sequence[Sequence[Offer]],
+    *,
+    job: QueuedJob,
+    units: Sequence[int],
+    holdings: Iterable[Holding],
+    offers: Mapping[str, Offer],
+    now: datetime,
+    running_since: datetime,
+) -> Sequence[Holding]:
+    """Return the attempts whose slots, with those that are free, hold a job; none where none do.
+
+    The fewest attempts are taken; of several such sets that of the lowest priorities, then that
+    with the fewest slots, then the one that started last. Where a cluster has too many sets to
+    compare them all, attempts are taken by priority until the job fits, and those that turn out
+    not to be needed are left out.
+
+    Attempts that are expected to end within `LEAVES_WITHIN`, as all do that are ordered to leave,
+    count as gone: no second set is preempted while the first one leaves.
+
+    Args:
+        groups: sets of nodes that the job may span, without those that jobs ahead keep.
+        job: the job that waits: attempts of lower priority leave, and those that overtook it on an
+            estimate alone and are behind it, which leave first.
+        units: for each of them the number of slots of which each share is a multiple.
+        holdings: what attempts hold.
+        offers: all nodes by name.
+        now: the present time.
+        running_since: an attempt of lower priority leaves only if it took its first step no later.
+    """
+    demand, nodes = job.demand, {offer.node for group in groups for offer in group}
+    freed: Counter[str] = Counter()
+    candidates: list[_Candidate] = []
+    for holding in holdings:
+        leaves = holding.ends_at is not None and holding.ends_at <= now + LEAVES_WITHIN
+        gives_way = holding.gives_way_to(job)
+        may_leave = gives_way or (
+            holding.priority < job.priority
+            and holding.first_step_at is not None
+            and holding.first_step_at <= running_since
+        )
+        if not leaves and not may_leave:
+            continue
+        usable = {
+            node: count
+            for node, count in holding.usable_by(demand, offers).items()
+            if node in nodes
+        }
+        if not usable:
+            continue
+        if leaves:
+            freed.update(usable)
+        else:
+            rank = LOWEST_PRIORITY - 1 if gives_way else holding.priority
+            candidates.append(_Candidate(holding, usable, rank))
+
+    def fits(chosen: Iterable[_Candidate]) -> bool:
+        more = freed.copy()
+        for candidate in chosen:
+            more.update(candidate.usable)
+        return fits_with(demand, groups, units=units, freed=more)
+
+    if not candidates or fits(()) or not fits(candidates):
+        return ()
+    free = sum(len(offer.free) for group in groups for offer in group) + freed.total()
+    found = _fewest(candidates, fits, missing=demand.slots - free)
+    return [candidate.holding for candidate in found]
+
+
+def _fewest(
+    candidates: Sequence[_Candidate],
+    fits: Callable[[Iterable[_Candidate]], bool],
+    *,
+    missing: int,
+) -> Collection[_Candidate]:
+    """Return the best of the smallest sets that suffice; all of them together do."""
+    taken = _one_by_one(candidates, fits)
+    for size in range(1, len(taken) + 1):
+        if comb(len(candidates), size) > MOST_SETS:
+            break
+        sets = [c for c in combinations(candidates, size) if sum(x.gain for x in c) >= missing]
+        sets.sort(key=_cost)
+        found = next((chosen for chosen in sets[:MOST_TRIED] if fits(chosen)), None)
+        if found is not None:
+            return found
+    return taken
+
+
+def _one_by_one(
+    candidates: Sequence[_Candidate], fits: Callable[[Iterable[_Candidate]], bool]
+) -> list[_Candidate]:
+    """Return a set that suffices, from which none can be left out as far as that is tried."""
+    order = sorted(candidates, key=lambda c: (c.rank, -c.gain, _age(c)))
+    count = bisect_left(range(1, len(order)), True, key=lambda size: fits(order[:size])) + 1
+    taken = order[:count]
+    for candidate in taken[-2 : -MOST_TRIED - 2 : -1]:  # the last one is needed
+        without = [other for other in taken if other is not candidate]
+        if fits(without):
+            taken = without
+    return taken
+
+
+def _cost(chosen: Sequence[_Candidate]) -> tuple[list[int], int, float]:
+    """Return what a set of victims costs: compared by priorities, then slots, then age."""
+    priorities = sorted((c.rank for c in chosen), reverse=True)
+    slots = sum(c.holding.slots for c in chosen)
+    return priorities, slots, sum(map(_age, chosen))
+
+
+def _age(candidate: _Candidate) -> float:
+    """Return a number that grows with the time since the first step, or without one the start."""
+    since = candidate.holding.first_step_at or candidate.holding.overtook_at
+    assert since is not None, "a candidate took a step, or gives way"
+    return -since.timestamp()

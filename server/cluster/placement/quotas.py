@@ -1,0 +1,99 @@
+"""Quotas of projects: which jobs may start now, and why others wait (docs/projects.md, 12-15)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from server.cluster.placement.demand import Demand
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a project may hold, and what it holds."""
+
+    held: int = 0
+    """Slots of its jobs that hold some."""
+    max_slots: int | None = None
+    """Slots that it holds at most; unlimited when None."""
+    used_up: str | None = None
+    """Why none of its jobs starts, where its slot-hours of the month are used."""
+
+    @property
+    def left(self) -> float:
+        """Slots that its jobs may hold further: negative where the limit was lowered."""
+        return math.inf if self.max_slots is None else self.max_slots - self.held
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether its jobs hold more than they may, or have used their slot-hours.
+
+        One of them that ends does not start again at once.
+        """
+        return self.used_up is not None or self.left < 0
+
+    def has_room(self, slots: int) -> bool:
+        """Return whether its jobs may hold so many more slots."""
+        return slots <= self.left
+
+
+class Quotas:
+    """The quotas of projects during one decision.
+
+    A job that waits for slots counts as if it held them, and one that waits for its project's
+    `max_slots` keeps those behind it in the project waiting: smaller jobs of the same project would
+    else overtake it for ever.
+    """
+
+    def __init__(self, quotas: Mapping[str, Quota]) -> None:
+        self._quotas = quotas
+        self._held = {project: quota.held for project, quota in quotas.items()}
+        self._kept: dict[str, int] = {}
+        self._first: dict[str, str] = {}  # project -> name of the job that waits for its quota
+
+    def refusal(self, project: str, name: str, demand: Demand) -> str | None:
+        """Return why a job may not start within the quotas of its project; None where it may.
+
+        Args:
+            project: name of its project.
+            name: name of the job.
+            demand: what it needs.
+        """
+        if self.allows(project, demand):
+            return None
+        quota, needs = self._quotas[project], demand.slots
+        if quota.used_up is not None:
+            return quota.used_up
+        most = quota.max_slots
+        assert most is not None, "a quota without a limit refuses nothing"
+        if needs > most:
+            return f"needs {needs}, and project {project} may hold {most} slots"
+        held, kept = self._held[project], self._kept.get(project, 0)
+        holds = f"project {project} holds {held} of its {most} slots"
+        if kept:
+            holds += f", {kept} more are for its jobs ahead"
+        if project in self._first:
+            return f"{holds}; waits behind {self._first[project]}"
+        self._first[project] = name
+        return f"{holds}; needs {needs}"
+
+    def allows(self, project: str, demand: Demand) -> bool:
+        """Return whether a job may start within the quotas of its project; nothing is counted."""
+        quota = self._quotas.get(project)
+        if quota is None or (quota.used_up is None and quota.max_slots is None):
+            return True
+        if quota.used_up is not None or quota.max_slots is None or project in self._first:
+            return False
+        counted = self._held[project] + self._kept.get(project, 0)
+        return counted + demand.slots <= quota.max_slots
+
+    def hold(self, project: str, demand: Demand) -> None:
+        """Count the slots of a job that starts."""
+        if project in self._held:
+            self._held[project] += demand.slots
+
+    def keep(self, project: str, demand: Demand) -> None:
+        """Count the slots of a job that waits for them."""
+        if project in self._held:
+            self._kept[project] = self._kept.get(project, 0) + demand.slots

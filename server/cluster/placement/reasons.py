@@ -1,0 +1,158 @@
+"""Why a job or an operation waits, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.fit import could_hold, eligible_for, has_labels
+from trainyard.base.labels import in_words
+from trainyard.protocol.worker_messages import PROTOCOL
+
+NO_NODE = "no node is online that takes new work"
+SIZES_NAMED = 8
+
+
+def why_job_waits(
+    demand: Demand,
+    groups: Sequence[Sequence[Offer]],
+    kept_for: Mapping[str, str],
+    *,
+    units: Sequence[int],
+    offers: Sequence[Offer],
+) -> str:
+    """Return why a demand waits, as in `needs 4 slots, 2 free, 2 held by llama-7`."""
+    if not offers:
+        return NO_NODE
+    if not groups:
+        return f"{_needs(demand)}; no node that is online {_missing(demand, offers)}"
+    pairs = list(zip(groups, units, strict=True))
+    enough = [(group, unit) for group, unit in pairs if could_hold(demand, group, unit=unit)]
+    group, unit = max(enough or pairs, key=lambda pair: sum(len(o.free) for o in pair[0]))
+    if not enough:  # so the unit is 1
+        slots = [offer.slots for offer in group]
+        lacking = ""
+        if demand.nodes is None and sum(slots) >= demand.world_size:
+            lacking = f"; shares of different sizes need workers of protocol {PROTOCOL}"
+        online = f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}{lacking}"
+        return ", ".join([online, *_withheld(group)])
+    free = [offer for offer in group if offer.free and offer.node not in kept_for]
+    count = sum(len(offer.free) for offer in free)
+    kept: Counter[str] = Counter()
+    for offer in group:
+        if offer.free and offer.node in kept_for:
+            kept[kept_for[offer.node]] += len(offer.free)
+    parts = [f"{count} free{_by_node(len(offer.free) for offer in free)}"]
+    if kept and not count:
+        parts = []  # no "0 free" next to slots that are free and kept
+    parts += [f"{slots} free, kept for {name}, which is ahead" for name, slots in kept.items()]
+    return ", ".join([_needs(demand, unit=unit), *parts, *_held(group), *_withheld(group)])
+
+
+def why_operation_waits(
+    demand: Demand, able: Sequence[Offer], idle: Sequence[Offer], *, offers: Sequence[Offer]
+) -> str:
+    """Return why an operation waits.
+
+    Args:
+        demand: what it needs.
+        able: the nodes that could run it.
+        idle: those of them on which no slot is held, where it needs that; else all of them.
+        offers: the nodes that take new work.
+    """
+    if not offers:
+        return NO_NODE
+    if not able:
+        return f"no node that is online {_missing(demand, offers)}"
+    if not idle:
+        return f"waits until no slot is held on {_names(able)}"
+    have = "has" if len(idle) == 1 else "have"
+    return f"waits for {_names(idle)}, which {have} another operation"
+
+
+def _needs(demand: Demand, *, unit: int = 1) -> str:
+    needs = f"needs {demand.world_size} {'' if demand.device == 'auto' else demand.device + ' '}"
+    needs += "slot" if demand.world_size == 1 else "slots"
+    if demand.nodes is not None:
+        needs += f" on {demand.nodes} node{'' if demand.nodes == 1 else 's'}"
+    if demand.spare_nodes:
+        needs += f" and {demand.spare_nodes} spare node{'' if demand.spare_nodes == 1 else 's'}"
+    return needs if unit == 1 else f"{needs} in units of {unit}"
+
+
+def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
+    """Return what of a demand's needs no node has: its kind of slot, labels, roots, then storage.
+
+    Where nodes have all of these, a demand of several slots lacks GPUs that are not divided.
+    """
+    if eligible_for(demand, offers):
+        return "has whole GPUs"
+    able = [offer for offer in offers if demand.device in {"auto", offer.device}]
+    if not able:
+        return f"has {demand.device} slots"
+    such = "" if demand.device == "auto" else "has such slots and "
+    usable = [offer for offer in able if offer.slots > 0]
+    if not usable:
+        return f"offers a slot: {', '.join(_withheld(able))}"
+    able = usable
+    able = [offer for offer in able if has_labels(demand, offer)]
+    if not able:
+        return f"{such}has the labels {in_words(dict(demand.node_selector))}"
+    able = [offer for offer in able if offer.node not in demand.exclude_nodes]
+    if not able:
+        labels = f"has the labels {in_words(dict(demand.node_selector))} and "
+        which = labels if demand.node_selector else ""
+        return f"{such}{which}is not in resources.exclude_nodes"
+    if demand.new_fields:
+        able = [offer for offer in able if offer.protocol == PROTOCOL]
+        if not able:
+            fields = ", ".join(demand.new_fields)
+            return f"{such}has a worker of protocol {PROTOCOL}, for {fields}"
+    unseen = [root for root in demand.roots if all(root not in offer.roots for offer in able)]
+    if unseen or all(set(demand.roots) - offer.roots.keys() for offer in able):
+        roots = unseen or demand.roots
+        return f"{such}sees the root{'' if len(roots) == 1 else 's'} {', '.join(roots)}"
+    return f"{such}sees its checkpoints"
+
+
+def _by_node(slots: Iterable[int]) -> str:
+    """Return the slots of each of several nodes, the largest first, as in ` (50 x 8 + 4 + 4)`."""
+    by_size = sorted(Counter(slots).items(), reverse=True)
+    nodes = sum(count for _, count in by_size)
+    if nodes < 2:
+        return ""
+    terms = [
+        f"{count} x {size}" if count > 2 else " + ".join([str(size)] * count)
+        for size, count in by_size[:SIZES_NAMED]
+    ]
+    return f" ({' + '.join(terms)}{' + ...' if len(by_size) > SIZES_NAMED else ''})"
+
+
+def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
+    holders: Counter[str] = Counter()
+    for offer in group:
+        for name, slots in offer.holders.items():
+            holders[name] += slots
+    first = holders.most_common(most)
+    others = holders.total() - sum(slots for _, slots in first)
+    named = [f"{slots} held by {name}" for name, slots in first]
+    return [*named, *([f"{others} by others"] if others else [])]
+
+
+def _withheld(offers: Sequence[Offer], most: int = 2) -> list[str]:
+    """Return which slots are withheld and why: the first ones, and how many more."""
+    found = [
+        f"slot {slot} of {offer.node} is withheld ({reason})"
+        for offer in offers
+        for slot, reason in offer.withheld.items()
+    ]
+    more = [f"{len(found) - most} more are withheld"] if len(found) > most else []
+    return [*found[:most], *more]
+
+
+def _names(offers: Sequence[Offer], most: int = 3) -> str:
+    names = sorted(offer.node for offer in offers)
+    more = [f"{len(names) - most} others"] if len(names) > most else []
+    listed = [*names[:most], *more]
+    return f"{', '.join(listed[:-1])} or {listed[-1]}" if len(listed) > 1 else listed[0]

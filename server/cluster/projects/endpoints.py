@@ -1,0 +1,60 @@
+"""`/projects`: who shares the cluster, by which weight and within which quotas."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from server.api.auth.dependencies import Person, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import ProjectName
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply
+from server.cluster.projects import queries, service
+from trainyard.base.names import NAME
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings, ProjectView
+
+NewProject = Annotated[ProjectRequest, Depends(JsonBody(ProjectRequest))]
+Change = Annotated[ProjectSettings, Depends(JsonBody(ProjectSettings))]
+
+router = APIRouter(prefix="/projects", tags=["projects"], dependencies=[person])
+
+
+@router.get("", response_model=Page[ProjectView], summary="The projects")
+def list_(
+    context: ServerContext,
+    page: Annotated[PageRequest[str], Depends(page_by("projects", str, NAME))],
+) -> Response:
+    """List projects by name: weight, quotas, and what their jobs hold, use and wait for."""
+    found = queries.list_projects(context, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(found, lambda view: view.name)
+    return reply(Page[ProjectView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.post("", status_code=201, response_model=ProjectView, summary="Create a project")
+def create(context: ServerContext, principal: Person, body: NewProject) -> Response:
+    """Create a project; 409 where there is one of this name."""
+    view = service.create_project(context, body, actor=principal.actor)
+    return reply(view, status=201, headers={"location": f"/api/v1/projects/{view.name}"})
+
+
+@router.get("/{name}", response_model=ProjectView, summary="One project")
+def get(context: ServerContext, name: ProjectName) -> Response:
+    """Return a project with what its jobs hold, use and wait for."""
+    return reply(queries.read_project(context, name))
+
+
+@router.patch("/{name}", response_model=ProjectView, summary="Change a project")
+def change(context: ServerContext, principal: Person, name: ProjectName, body: Change) -> Response:
+    """Change the settings that are given; the others stay, and null removes a quota."""
+    return reply(service.change_project(context, name, body, actor=principal.actor))
+
+
+@router.delete("/{name}", status_code=204, summary="Delete a project")
+def delete(context: ServerContext, principal: Person, name: ProjectName) -> Response:
+    """Delete a project; 409 while it has jobs, ended ones included."""
+    service.delete_project(context, name, actor=principal.actor)
+    return Response(status_code=204)

@@ -1,0 +1,78 @@
+"""The groups of the queue by project: jobs of a project with a quota form groups of their own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, bindparam, select, update
+
+from server.core.database.queue_tables import demands
+from server.core.database.tables import jobs
+from server.core.database.upsert import insert_or_replace
+from trainyard.protocol.states import JobState
+
+
+def group_key(project: str | None, shape: Sequence[Any]) -> str:
+    """Return the key of a group.
+
+    Args:
+        project: the project of its jobs, where that has a quota.
+        shape: the fields of their demand, in their order.
+    """
+    return hashlib.sha256(orjson.dumps([project, *shape])).hexdigest()
+
+
+def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Store groups that jobs are about to enter; those that exist keep their reason.
+
+    In the order of the keys, as `forget_groups` locks them: no two wait crosswise. That one waits
+    for this transaction, so that it sees the jobs that enter.
+
+    Args:
+        connection: a writing transaction.
+        groups: key, shape and slots of each.
+    """
+    insert_or_replace(connection, demands, sorted(groups, key=lambda group: str(group["key"])))
+
+
+def move_groups(connection: Connection, project: str, *, has_quota: bool) -> None:
+    """Move the queued jobs of a project whose first quota was set, or whose last one was removed.
+
+    By one update of jobs for each group: no spec is parsed, and no job leaves the queue. The reason
+    stays until a round finds another one.
+
+    Args:
+        connection: a writing transaction that locks the project.
+        project: its name.
+        has_quota: whether it has a quota from now on.
+    """
+    waiting = (
+        jobs.c.project == project,
+        jobs.c.state == JobState.QUEUED,
+        jobs.c.demand.is_not(None),
+    )
+    # By id, as every statement that locks several jobs: no two wait crosswise.
+    locked = select(jobs.c.id).where(*waiting).order_by(jobs.c.id)
+    connection.execute(locked.with_for_update(key_share=True))
+    present = select(jobs.c.demand).where(*waiting)
+    former = connection.execute(select(demands).where(demands.c.key.in_(present))).all()
+    if not former:
+        return
+    key_of = {row.key: group_key(project if has_quota else None, row.shape) for row in former}
+    store_groups(
+        connection,
+        [{"key": key_of[row.key], "shape": row.shape, "slots": row.slots} for row in former],
+    )
+    explained = update(demands).where(demands.c.key == bindparam("new"), demands.c.reason.is_(None))
+    connection.execute(
+        explained.values(reason=bindparam("because")),
+        [{"new": key_of[row.key], "because": row.reason} for row in former],
+    )
+    moved = update(jobs).where(*waiting, jobs.c.demand == bindparam("former"))
+    connection.execute(
+        moved.values(demand=bindparam("new")),
+        [{"former": key, "new": new} for key, new in key_of.items()],
+    )

@@ -1,0 +1,119 @@
+"""Projects as views, with what their jobs hold, use and wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from sqlalchemy import Connection, Table, func, or_, select
+
+from server.cluster.projects.usage import read_usage
+from server.core.context import Context
+from server.core.database.held import HELD_SLOTS, HOLDS
+from server.core.database.queue_tables import projects
+from server.core.database.rows import TypedRow
+from server.core.database.tables import jobs
+from server.core.errors import NotFoundError
+from trainyard.protocol.rest.projects import ProjectSettings, ProjectView
+from trainyard.protocol.states import JobState
+
+HAS_QUOTA = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
+"""The condition of the projects that have a quota."""
+_HELD_SLOTS = select(jobs.c.project, func.sum(HELD_SLOTS)).where(HOLDS).group_by(jobs.c.project)
+
+
+@dataclass(frozen=True, slots=True)
+class Project(TypedRow):
+    """A project, whole."""
+
+    table: ClassVar[Table] = projects
+    name: str
+    description: str
+    weight: float
+    max_slots: int | None
+    slot_hours_per_month: float | None
+    created_by: str
+    created_at: datetime
+
+    @property
+    def settings(self) -> ProjectSettings:
+        """What a person sets."""
+        return ProjectSettings(**self.values_for(ProjectSettings))
+
+
+def project_row(connection: Connection, name: str) -> Project:
+    """Return a project.
+
+    Raises:
+        NotFoundError: no project has this name.
+    """
+    row = Project.one_or_none(connection, Project.select().where(projects.c.name == name))
+    if row is None:
+        raise NotFoundError(f"no project has the name {name!r}")
+    return row
+
+
+def keep_quotas(connection: Connection, names: Collection[str]) -> frozenset[str]:
+    """Return those of some projects that have a quota; none changes until the transaction ends."""
+    locked = select(projects.c.name, HAS_QUOTA).where(projects.c.name.in_(names))
+    rows = connection.execute(locked.order_by(projects.c.name).with_for_update(read=True))
+    return frozenset(name for name, has_quota in rows if has_quota)
+
+
+def held_slots(connection: Connection) -> Mapping[str, int]:
+    """Return the slots that the jobs of each project hold, of those that hold any."""
+    return {project: int(slots) for project, slots in connection.execute(_HELD_SLOTS).all()}
+
+
+def waiting_jobs(connection: Connection) -> Mapping[str, int]:
+    """Return the number of queued jobs of each project, of those that have any."""
+    queued = jobs.c.state == JobState.QUEUED
+    query = select(jobs.c.project, func.count()).where(queued).group_by(jobs.c.project)
+    return dict(connection.execute(query).all())
+
+
+def list_projects(
+    context: Context, *, after: str | None = None, limit: int = 100
+) -> list[ProjectView]:
+    """Return at most `limit` projects after a name, by name."""
+    query = Project.select().order_by(projects.c.name).limit(limit)
+    if after is not None:
+        query = query.where(projects.c.name > after)
+    with context.database.read() as connection:
+        return views(context, connection, Project.all(connection, query))
+
+
+def read_project(context: Context, name: str) -> ProjectView:
+    """Return one project.
+
+    Raises:
+        NotFoundError: no project has this name.
+    """
+    with context.database.read() as connection:
+        return views(context, connection, [project_row(connection, name)])[0]
+
+
+def views(context: Context, connection: Connection, rows: Sequence[Project]) -> list[ProjectView]:
+    """Return the views of projects."""
+    held, waiting = held_slots(connection), waiting_jobs(connection)
+    used = read_usage(connection, context.now(), of=[row.name for row in rows])
+    weights = select(projects.c.name, projects.c.weight)
+    active = {
+        name: weight
+        for name, weight in connection.execute(weights)
+        if name in held or name in waiting
+    }
+    all_held, all_weights = sum(held.values()), sum(active.values())
+    return [
+        ProjectView(
+            **row.values_for(ProjectView),
+            held_slots=held.get(row.name, 0),
+            waiting_jobs=waiting.get(row.name, 0),
+            share=held.get(row.name, 0) / all_held if all_held else 0.0,
+            fair_share=active.get(row.name, 0.0) / all_weights if all_weights else 0.0,
+            slot_hours_used=used.get(row.name, 0.0),
+        )
+        for row in rows
+    ]

@@ -1,0 +1,153 @@
+"""Projects are created, changed and deleted, each with an event."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, bindparam, delete, exists, select, update
+
+from server.cluster.projects.groups import move_groups
+from server.cluster.projects.queries import Project, project_row, views
+from server.core.context import Context
+from server.core.database.queue_tables import project_usage, projects
+from server.core.database.tables import jobs
+from server.core.database.upsert import insert_absent
+from server.core.errors import ConflictError, InvalidRequestError
+from server.core.events.store import NewEvent, append_event
+from server.core.subject import Actor, Subject
+from trainyard.protocol.rest.projects import (
+    ProjectChanged,
+    ProjectRequest,
+    ProjectSettings,
+    ProjectView,
+)
+from trainyard.spec.job import DEFAULT_PROJECT
+
+NAMES_LISTED = 20
+"""Most projects that a refusal names."""
+
+
+def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -> ProjectView:
+    """Store a project.
+
+    Raises:
+        ConflictError: there is one of this name.
+    """
+    settings = ProjectSettings(**request.model_dump(exclude={"name"}))
+    with context.database.write() as connection:
+        row = {
+            **request.model_dump(),
+            "created_by": actor.name,
+            "created_at": context.now(),
+        }
+        if not insert_absent(connection, projects, [row]):
+            raise ConflictError(f"there is a project {request.name!r} already")
+        _record(context, connection, request.name, None, settings, actor)
+        return views(context, connection, [project_row(connection, request.name)])[0]
+
+
+def change_project(
+    context: Context, name: str, change: ProjectSettings, *, actor: Actor
+) -> ProjectView:
+    """Change the settings that `change` has set; the same values again change nothing.
+
+    What runs goes on below a lower `max_slots`; the next round of the scheduler places by the new
+    settings.
+
+    Raises:
+        NotFoundError: no project has this name.
+    """
+    with context.database.write() as connection:
+        # New jobs of the project do not wait: a fork has locked a job that may be moved below.
+        before = _locked(connection, name, but_for_new_jobs=True).settings
+        given = {field: getattr(change, field) for field in change.model_fields_set}
+        after = before.model_copy(update=given)
+        if after != before:
+            changed = update(projects).where(projects.c.name == name)
+            connection.execute(changed.values(**after.model_dump()))
+            if _has_quota(after) != _has_quota(before):
+                move_groups(connection, name, has_quota=_has_quota(after))
+            _record(context, connection, name, before, after, actor)
+        return views(context, connection, [project_row(connection, name)])[0]
+
+
+def delete_project(context: Context, name: str, *, actor: Actor) -> None:
+    """Delete a project without jobs, and what it used.
+
+    Raises:
+        NotFoundError: no project has this name.
+        ConflictError: it has jobs, or is the one of jobs that name none.
+    """
+    with context.database.write() as connection:
+        before = _locked(connection, name).settings
+        if name == DEFAULT_PROJECT:
+            raise ConflictError(f"{name!r} is the project of jobs that name none; it stays")
+        if connection.scalar(select(exists().where(jobs.c.project == name))):
+            raise ConflictError(f"project {name!r} has jobs; delete them first")
+        connection.execute(delete(project_usage).where(project_usage.c.project == name))
+        connection.execute(delete(projects).where(projects.c.name == name))
+        _record(context, connection, name, before, None, actor)
+
+
+def check_project(connection: Connection, name: str, *, pointer: str = "/project") -> None:
+    """Check that the project of a spec exists.
+
+    Raises:
+        InvalidRequestError: it does not; the message lists those that do.
+    """
+    if connection.scalar(select(projects.c.name).where(projects.c.name == name)) is None:
+        names = connection.scalars(select(projects.c.name).order_by(projects.c.name)).all()
+        more = f" and {len(names) - NAMES_LISTED:,} more" if len(names) > NAMES_LISTED else ""
+        legal = f"{', '.join(names[:NAMES_LISTED])}{more}"
+        raise InvalidRequestError.at(pointer, f"{name!r} is no project; legal: {legal}")
+
+
+_KEEP = (
+    select(projects.c.name)
+    .where(projects.c.name == bindparam("of_name"))
+    .with_for_update(read=True, key_share=True)
+)
+
+
+def keep_project(connection: Connection, name: str) -> None:
+    """Keep the project of a new job from being deleted until the transaction ends.
+
+    Raises:
+        InvalidRequestError: there is no such project.
+    """
+    if connection.execute(_KEEP, {"of_name": name}).one_or_none() is None:
+        check_project(connection, name)  # refuses it, or finds one that has just been created
+        connection.execute(_KEEP, {"of_name": name})
+
+
+def _locked(connection: Connection, name: str, *, but_for_new_jobs: bool = False) -> Project:
+    locked = select(projects.c.name).where(projects.c.name == name)
+    connection.execute(locked.with_for_update(key_share=but_for_new_jobs))
+    return project_row(connection, name)
+
+
+def _has_quota(settings: ProjectSettings) -> bool:
+    return settings.max_slots is not None or settings.slot_hours_per_month is not None
+
+
+def _record(
+    context: Context,
+    connection: Connection,
+    name: str,
+    before: ProjectSettings | None,
+    after: ProjectSettings | None,
+    actor: Actor,
+) -> None:
+    done = "deleted" if after is None else "created" if before is None else "changed"
+    message = f"Project {name} was {done}"
+    if after is not None:
+        message += f": {_in_words(after)}"
+    data = ProjectChanged(project=name, before=before, after=after)
+    append_event(context, connection, NewEvent(data, actor, Subject(), message))
+
+
+def _in_words(settings: ProjectSettings) -> str:
+    parts = [f"weight {settings.weight:g}"]
+    if settings.max_slots is not None:
+        parts.append(f"at most {settings.max_slots:,} slots")
+    if settings.slot_hours_per_month is not None:
+        parts.append(f"{settings.slot_hours_per_month:,g} slot-hours a month")
+    return ", ".join(parts)

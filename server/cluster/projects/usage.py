@@ -1,0 +1,149 @@
+"""Slot-hours: what the shares of a project's jobs used in each calendar month (UTC).
+
+A share uses its slots from the placement of its attempt to its own end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from sqlalchemy import Connection, insert, select
+
+from server.core.context import Context
+from server.core.database.held import HELD_SINCE
+from server.core.database.queue_tables import project_usage
+from server.core.database.slot_tables import HOLDS_SLOTS, holdings
+from server.core.database.tables import attempt_nodes, attempts, jobs
+from server.core.database.upsert import insert_or_add
+
+SECONDS_PER_HOUR = 3600
+USAGE_KEPT = timedelta(seconds=5)
+"""Time for which the scheduler uses the same sums: each reads all live shares of some projects."""
+
+
+@dataclass(frozen=True)
+class EndedShare:
+    """What a share held from the placement of its attempt to its end: a row of `holdings`."""
+
+    attempt_id: str
+    node: str
+    job_id: str
+    job_name: str
+    project: str
+    attempt: int
+    """Number of the attempt."""
+    slots: int
+    """How many."""
+    since: datetime
+    until: datetime
+    """Never before `since`."""
+    spare: bool = False
+    """Whether it had no ranks."""
+
+
+class ReadUsage(Protocol):
+    """Returns the slot-hours of this month of some projects."""
+
+    def __call__(
+        self, connection: Connection, now: datetime, *, of: Collection[str]
+    ) -> Mapping[str, float]:
+        """Return them by project; those that have used none may be absent."""
+
+
+def month_of(time: datetime) -> str:
+    """Return the calendar month of a time in UTC, such as `2026-11`."""
+    return f"{time.astimezone(UTC):%Y-%m}"
+
+
+def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, float]]:
+    """Yield each calendar month (UTC) of a stretch of time, and the seconds of it in that month.
+
+    Nothing where it ends before it begins: the clocks of two servers differ.
+    """
+    at, end = since.astimezone(UTC), until.astimezone(UTC)
+    while at < end:
+        first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        year, month = divmod(first.year * 12 + first.month, 12)
+        next_month = first.replace(year=year, month=month + 1)
+        yield month_of(at), (min(end, next_month) - at).total_seconds()
+        at = next_month
+
+
+def settle_share(context: Context, connection: Connection, share: EndedShare) -> None:
+    """Record what a share held, and add it to what its project used.
+
+    The events are locked first, as by every writer of events: shares of a project that end at the
+    same time wait for each other there, and never crosswise for the row of the month.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        share: the share.
+    """
+    context.database.lock_events(connection)
+    connection.execute(insert(holdings).values(asdict(share)))
+    rows = [
+        {"project": share.project, "month": month, "slot_seconds": share.slots * seconds}
+        for month, seconds in split_by_month(share.since, share.until)
+    ]
+    insert_or_add(connection, project_usage, rows)
+
+
+def read_usage(
+    connection: Connection, now: datetime, *, of: Collection[str] | None = None
+) -> Mapping[str, float]:
+    """Return the slot-hours of this month by project, live shares included.
+
+    Args:
+        connection: a transaction.
+        now: present time.
+        of: names of the projects that are read; all when absent.
+    """
+    month = month_of(now)
+    settled = select(project_usage.c.project, project_usage.c.slot_seconds).where(
+        project_usage.c.month == month
+    )
+    live = (
+        select(jobs.c.project, HELD_SINCE, attempt_nodes.c.slots)
+        .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(HOLDS_SLOTS)
+    )
+    if of is not None:
+        settled = settled.where(project_usage.c.project.in_(of))
+        live = live.where(jobs.c.project.in_(of))
+    used: defaultdict[str, float] = defaultdict(float)
+    for project, slot_seconds in connection.execute(settled):
+        used[project] += slot_seconds
+    for project, since, slots in connection.execute(live):
+        used[project] += len(slots) * dict(split_by_month(since, now)).get(month, 0.0)
+    return {project: seconds / SECONDS_PER_HOUR for project, seconds in used.items()}
+
+
+class RecentUsage:
+    """Slot-hours that are at most `USAGE_KEPT` old, for the parts of a scheduler's rounds."""
+
+    def __init__(self) -> None:
+        self._key: tuple[str, frozenset[str]] | None = None
+        self._read_at = datetime.min.replace(tzinfo=UTC)
+        self._used: Mapping[str, float] = {}
+
+    def read(
+        self, connection: Connection, now: datetime, *, of: Collection[str]
+    ) -> Mapping[str, float]:
+        """Return the slot-hours of this month of some projects.
+
+        Args:
+            connection: a transaction.
+            now: present time.
+            of: names of the projects.
+        """
+        key = month_of(now), frozenset(of)
+        if key != self._key or not timedelta() <= now - self._read_at < USAGE_KEPT:
+            self._used = read_usage(connection, now, of=of)
+            self._key, self._read_at = key, now
+        return self._used

@@ -1,0 +1,1 @@
+"""What every other part of the server rests on: tables, events, states, leases, settings."""

@@ -1,0 +1,55 @@
+"""What every service function gets first: settings, database and clock. There are no globals.
+
+The clock is a parameter because leases expire and `*_at` is written by it: tests move it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Protocol
+
+from server.core.database.engine import Database
+from server.core.secrets import SecretsBox
+from server.core.settings import Settings
+from trainyard.base.ids import make_id
+
+
+class Clock(Protocol):
+    """A source of the present time."""
+
+    def now(self) -> datetime:
+        """Return the present time, in UTC."""
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now(self) -> datetime:
+        """Return the present time, in UTC."""
+        return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Context:
+    """The surroundings of one server process."""
+
+    settings: Settings
+    database: Database
+    clock: Clock
+
+    @cached_property
+    def secrets(self) -> SecretsBox:
+        """Encrypts and decrypts values of `env`."""
+        return SecretsBox(self.settings.key_file)
+
+    def now(self) -> datetime:
+        """Return the present time, in UTC."""
+        return self.clock.now()
+
+    def new_id(self) -> str:
+        """Return an id that sorts after those made earlier."""
+        milliseconds = int(self.now().timestamp() * 1000)
+        return make_id(milliseconds=milliseconds, entropy=os.urandom(10))

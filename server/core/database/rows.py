@@ -1,0 +1,397 @@
+"""Typed rows: a frozen dataclass lists the columns that a query reads, and holds one result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
+
+from pydantic import BaseModel
+from sqlalchemy import ColumnElement, CompoundSelect, Connection, Select, Table, select
+
+from server.core.database import tables
+from server.core.database.column_types import StoredRecord
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.node_samples import NodeSample
+from trainyard.protocol.operations import (
+    FailedTries,
+    OperationKind,
+    OperationProgress,
+    OperationTask,
+    Verification,
+)
+from trainyard.protocol.past_runs.views import ImportTool
+from trainyard.protocol.rest.attempts import Continuity
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress, SizeChange
+from trainyard.protocol.rest.nodes import Drain
+from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptOutcome,
+    AttemptState,
+    DesiredState,
+    JobState,
+    OperationState,
+)
+from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.run.failures import Failure
+from trainyard.spec.auto import DeviceKind
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.training.data_stream import Windows
+
+
+class TypedRow:
+    """Base of the rows that leave a query.
+
+    A subclass is a frozen, slotted dataclass. Each field reads the column of its own name in
+    `table`; `Annotated[type, column]` reads another column or an expression. A query that needs
+    fewer columns has a narrower subclass: a job's `spec` costs more to parse than all else.
+    """
+
+    __slots__ = ()
+    table: ClassVar[Table]
+
+    @classmethod
+    @cache
+    def columns(cls) -> tuple[ColumnElement[Any], ...]:
+        """Return the columns, in the order of the fields."""
+        hints = get_type_hints(cls, include_extras=True)
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # subclasses are
+        return tuple(_column(cls.table, name, hints[name]) for name in names)
+
+    @classmethod
+    @cache
+    def select(cls) -> Select[*tuple[Any, ...]]:
+        """Return a query of the columns, to be narrowed by the caller."""
+        return select(*cls.columns())
+
+    @classmethod
+    def one(
+        cls,
+        connection: Connection,
+        query: Select[*tuple[Any, ...]],
+        given: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the only row of a query; SQLAlchemy raises where there is none, or another.
+
+        Args:
+            connection: a transaction.
+            query: of the columns.
+            given: its parameters, where it is built once.
+        """
+        return cls(*connection.execute(query, given).one())
+
+    @classmethod
+    def one_or_none(
+        cls,
+        connection: Connection,
+        query: Select[*tuple[Any, ...]],
+        given: Mapping[str, Any] | None = None,
+    ) -> Self | None:
+        """Return the only row of a query as `one` does; None where there is none."""
+        row = connection.execute(query, given).one_or_none()
+        return None if row is None else cls(*row)
+
+    def values_for(self, view: type[BaseModel]) -> dict[str, Any]:
+        """Return the values of those fields of a view that the row has under the same names."""
+        return {name: getattr(self, name) for name in view.model_fields if hasattr(self, name)}
+
+    @classmethod
+    def all(
+        cls,
+        connection: Connection,
+        query: Select[*tuple[Any, ...]] | CompoundSelect[*tuple[Any, ...]],
+        given: Mapping[str, Any] | None = None,
+    ) -> Sequence[Self]:
+        """Return all rows of a query."""
+        return [cls(*row) for row in connection.execute(query, given).all()]
+
+
+def _column(table: Table, name: str, hint: Any) -> ColumnElement[Any]:
+    for each in getattr(hint, "__metadata__", ()):
+        if isinstance(each, ColumnElement):
+            return each
+    return table.c[name]
+
+
+@dataclass(frozen=True, slots=True)
+class JobHead(TypedRow):
+    """A job without its spec."""
+
+    table: ClassVar[Table] = tables.jobs
+    id: str
+    name: str
+    state: JobState
+    storage: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedJob(JobHead):
+    """What a placement reads of a job: rounds read hundreds of them."""
+
+    stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
+    env: dict[str, str] | None
+    stored_pending: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.pending]
+    queued_at: datetime | None
+    attempt: int
+    spare_slots: int
+    forked_from: str | None
+    started_at: datetime | None
+    pace_digest: str | None
+
+    @property
+    def spec(self) -> JobSpec:
+        """The submitted spec, without the values of `env` and without its project.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        return self.stored_spec.read(f"spec of job {self.id}")
+
+    @property
+    def pending(self) -> PendingLaunch | None:
+        """What its next placement starts.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        if self.stored_pending is None:
+            return None
+        return self.stored_pending.read(f"launch of job {self.id}")
+
+
+@dataclass(frozen=True, slots=True)
+class Job(LaunchedJob):
+    """A job, whole."""
+
+    tags: list[str]
+    project: str
+    spec_digest: str
+    desired: DesiredState
+    reason: str | None
+    priority: int
+    stored_chosen: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.chosen]
+    not_before: datetime | None
+    demand: str | None
+    retries_used: int
+    world_size: int
+    min_world_size: int | None
+    max_world_size: int | None
+    spare_nodes: int
+    size_change: SizeChange | None
+    layout: str
+    imported_from: ImportTool | None
+    fork_parts: tuple[CheckpointPart, ...] | None
+    fork_step: int | None
+    progress: Progress
+    created_by: str
+    token_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def chosen(self) -> PendingLaunch | None:
+        """The last launch that a person ordered by a resume, as it was ordered.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        if self.stored_chosen is None:
+            return None
+        return self.stored_chosen.read(f"last order of job {self.id}")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(TypedRow):
+    """An attempt, whole."""
+
+    table: ClassVar[Table] = tables.attempts
+    id: str
+    job_id: str
+    number: int
+    cause: AttemptCause
+    actor: str
+    state: AttemptState
+    desired: DesiredState
+    outcome: AttemptOutcome | None
+    failure: Failure | None
+    layout: Layout
+    device: DeviceKind
+    stored_overrides: Annotated[StoredRecord[Overrides], tables.attempts.c.overrides]
+    micro_batch_size: int
+    parent_checkpoint_id: str | None
+    start_step: int
+    parent_named: bool
+    allow_code_change: bool
+    skip: Windows
+    last_step: int
+    rendezvous_port: int
+    check_network: bool
+    preempted: str | None
+    gives_way: bool
+    runs_until: datetime | None
+    ordered_at: datetime | None
+    provenance: dict[str, object] | None
+    continuity: Continuity | None
+    save_failed: SaveFailed | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def is_over_time(self) -> bool:
+        """Whether it was ordered to leave because its run time was over."""
+        bound, ordered = self.runs_until, self.ordered_at
+        return bool(self.preempted and bound and ordered and ordered >= bound)
+
+    @property
+    def overrides(self) -> Overrides:
+        """Its differences from the submitted spec.
+
+        Raises:
+            UnreadableError: another version wrote them.
+        """
+        return self.stored_overrides.read(f"overrides of attempt {self.id}")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptNode(TypedRow):
+    """One node's share of an attempt, without its exit record.
+
+    That may hold the positions of its ranks, and each end of a share reads all shares.
+    """
+
+    table: ClassVar[Table] = tables.attempt_nodes
+    attempt_id: str
+    node: str
+    node_rank: int
+    slots: list[int]
+    state: AttemptNodeState
+    outcome: AttemptOutcome | None
+    failure: Failure | None
+    token_hash: str | None
+    worker: WorkerIdentity | None
+    identity: Identity | None
+    sent_at: datetime | None
+    claimed_at: datetime | None
+    last_report_at: datetime | None
+    unreachable_since: datetime | None
+    lost_at: datetime | None
+    spare_since: datetime | None
+    reported_exit: Annotated[bool, tables.attempt_nodes.c.exit.is_not(None)]
+
+
+@dataclass(frozen=True, slots=True)
+class Node(TypedRow):
+    """A node, whole."""
+
+    table: ClassVar[Table] = tables.nodes
+    name: str
+    address: str
+    hardware: Hardware
+    device: DeviceKind
+    slots: int
+    roots: dict[str, str]
+    withheld: dict[str, str]
+    worker_labels: dict[str, str]
+    set_labels: dict[str, str]
+    version: str
+    worker: WorkerIdentity | None
+    drain: Drain | None
+    notice: str | None
+    sample: NodeSample | None
+    clock_skew_seconds: float | None
+    clock_is_wrong: bool
+    request_id: str | None
+    ends_at: datetime | None
+    registered_at: datetime
+    heartbeat_at: datetime
+    offline_since: datetime | None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels: those that people set win over those of its worker."""
+        return {**self.worker_labels, **self.set_labels}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHead(TypedRow):
+    """A checkpoint, without its manifest."""
+
+    table: ClassVar[Table] = tables.checkpoints
+    id: str
+    job_id: str
+    attempt: int
+    step: int
+    root: str
+    path: str
+    metadata_digest: str
+    verified: bool | None
+    pinned_at: datetime | None
+    pinned_by: str | None
+    deleting_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint(CheckpointHead):
+    """A checkpoint, with its manifest."""
+
+    manifest: Manifest | ProgramManifest
+    verification: Verification | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationHead(TypedRow):
+    """An operation without its task: all that its moves and its events need."""
+
+    table: ClassVar[Table] = tables.operations
+    id: str
+    kind: OperationKind
+    state: OperationState
+    job_id: str
+    job_name: str
+    checkpoint_id: str | None
+    node: str | None
+    fence: int
+    failing: FailedTries | None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(OperationHead):
+    """An operation with its task."""
+
+    actor: str
+    stored_task: Annotated[StoredRecord[OperationTask], tables.operations.c.task]
+    storage: str | None
+    progress: OperationProgress | None
+
+    @property
+    def task(self) -> OperationTask:
+        """The task.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        return self.stored_task.read(f"task of operation {self.id}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token(TypedRow):
+    """A token, without the hash that alone is stored of its secret."""
+
+    table: ClassVar[Table] = tables.tokens
+    id: str
+    name: str
+    kind: Literal["admin", "api", "join", "login", "node", "source"]
+    node: str | None
+    source: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None

@@ -1,0 +1,79 @@
+"""Tables that outlive the jobs: what ended shares held, what the nodes offered, measured runs."""
+
+from __future__ import annotations
+
+from sqlalchemy import Boolean, Column, Index, Integer, String, Table, false, literal_column, text
+
+from server.core.database.column_types import Json, Lazy, UtcDateTime
+from server.core.database.schema import ID, metadata
+from server.core.database.tables import attempt_nodes
+from trainyard.planner.speed.calibrate import MeasuredRun
+from trainyard.planner.speed.rates import Calibration
+from trainyard.protocol.states import AttemptNodeState
+
+HOLDS_SLOTS = attempt_nodes.c.state != literal_column(f"'{AttemptNodeState.ENDED}'")
+"""The condition of the shares that have not ended; as a constant, which their index requires."""
+
+# One row for each share that has ended. Those that have not are in `attempt_nodes`.
+holdings = Table(
+    "holdings",
+    metadata,
+    Column("attempt_id", ID, primary_key=True),
+    Column("node", String(100), primary_key=True),
+    Column("job_id", ID, nullable=False),
+    Column("job_name", String(80), nullable=False),
+    Column("project", String(80), nullable=False),
+    Column("attempt", Integer, nullable=False),  # its number
+    Column("slots", Integer, nullable=False),  # how many
+    Column("spare", Boolean, nullable=False, default=False, server_default=false()),
+    Column("since", UtcDateTime, primary_key=True),  # an attempt may reserve a spare node twice
+    Column("until", UtcDateTime, nullable=False),
+    Column("spent", Json),  # day -> category -> slot-milliseconds, once the job has ended
+    Index(None, "until"),
+    Index(None, "job_id"),
+    # The scheduler looks for them every few seconds, and no row is ever deleted.
+    Index(
+        "ix_holdings_unsettled",
+        "job_id",
+        sqlite_where=text("spent IS NULL"),
+        postgresql_where=text("spent IS NULL"),
+    ),
+)
+
+# A row for each change of what a node offers, as the scheduler noticed it.
+capacity_changes = Table(
+    "capacity_changes",
+    metadata,
+    Column("node", String(100), primary_key=True),
+    Column("since", UtcDateTime, primary_key=True),
+    Column("slots", Integer, nullable=False),
+    Column("online", Boolean, nullable=False),
+    Column("takes_jobs", Boolean, nullable=False),
+    Column("withheld", Integer, nullable=False),  # how many of the slots
+)
+
+# The newest ended attempts of each kind of hardware whose steps were measured.
+measured_runs = Table(
+    "measured_runs",
+    metadata,
+    Column("attempt_id", ID, primary_key=True),
+    Column("device", String(8), nullable=False),
+    Column("device_name", String(200), nullable=False),
+    Column("ended_at", UtcDateTime, nullable=False, index=True),
+    Column("run", Lazy(MeasuredRun), nullable=False),
+    # Of which not too many are kept; null in rows of before.
+    Column("job_id", ID),
+    Column("submitter", String(100)),  # id of the token
+    Column("node", String(100)),  # that of rank 0
+    Index(None, "device", "device_name"),
+)
+
+# Coefficients that were fitted to them.
+calibrations = Table(
+    "calibrations",
+    metadata,
+    Column("device", String(8), primary_key=True),
+    Column("device_name", String(200), primary_key=True),
+    Column("fitted", Lazy(Calibration), nullable=False),
+    Column("fitted_at", UtcDateTime, nullable=False),
+)

@@ -1,0 +1,102 @@
+"""Tables of the sources of nodes: what may be asked of each, requests, and their pilots."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+from server.core.database.column_types import Json, Record, UtcDateTime
+from server.core.database.schema import ID, choice, metadata, one_of
+from trainyard.protocol.node_sources.messages import (
+    CheckResult,
+    NeedsLogin,
+    NodeShape,
+    SourceLimits,
+)
+from trainyard.protocol.states import NodeRequestState
+
+sources = Table(
+    "sources",
+    metadata,
+    Column("name", String(31), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("shape", Record(NodeShape), nullable=False),
+    Column("limits", Record(SourceLimits), nullable=False),
+    Column("request_seconds", Float),  # unlimited when null
+    Column("idle_seconds", Float, nullable=False),
+    Column("leave_seconds", Float, nullable=False),
+    Column("check_addresses", Boolean, nullable=False),
+    Column("version", String(50), nullable=False),
+    Column("heard_at", UtcDateTime, nullable=False),  # last call of its provisioner
+    Column("is_away", Boolean, nullable=False, server_default="0"),  # as the last event of it has
+    Column("listed_at", UtcDateTime),  # when the engine last listed its jobs
+    Column("error", Text),  # of the last call of the engine
+    Column("needs_login", Record(NeedsLogin)),
+    Column("paused_at", UtcDateTime),
+    Column("paused_by", String(100)),
+    Column("pause_reason", Text),
+    Column("registered_at", UtcDateTime, nullable=False),
+)
+
+_OPEN = text("state != 'ended'")
+node_requests = Table(
+    "node_requests",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("source", String(31), ForeignKey("sources.name", ondelete="CASCADE"), nullable=False),
+    Column("purpose", String(8), nullable=False),
+    Column("state", choice(NodeRequestState), nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("seconds", Float),  # length of the allocation; without an end when null
+    Column("shape", Record(NodeShape), nullable=False),  # of the source when it was stored
+    Column("caused_by", Text, nullable=False),
+    Column("by_person", Boolean, nullable=False),  # so that it does not depend on the queue
+    Column("claimed_at", UtcDateTime),  # null: the provisioner never heard of it
+    Column("sent_at", UtcDateTime),  # when the last submit message was sent
+    Column("sends", Integer, nullable=False, server_default="0"),  # of these messages
+    Column("cancel_at", UtcDateTime),  # from when on the engine is to cancel it
+    Column("ask", String(8)),  # call that something waits for: status or explain
+    Column("ref", String(200)),  # the engine's id
+    Column("engine_state", String(16), nullable=False, server_default="unknown"),
+    Column("unknown_since", UtcDateTime),  # since when the engine does not list it
+    Column("reason", Text, nullable=False, server_default=""),
+    Column("explanation", Text),  # of its present state, where a person asked for one
+    Column("starts_at", UtcDateTime),
+    Column("ends_at", UtcDateTime),
+    Column("results", Record(tuple[CheckResult, ...])),  # of a check
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),  # when it was first seen to run
+    Column("ended_at", UtcDateTime),
+    one_of("state", NodeRequestState),
+    Index(None, "source", "id"),
+    Index(None, "ended_at"),
+    # What is open, among all requests there ever were.
+    Index("ix_node_requests_open", "source", sqlite_where=_OPEN, postgresql_where=_OPEN),
+)
+
+pilots = Table(
+    "pilots",
+    metadata,
+    Column(
+        "request_id",
+        ID,
+        ForeignKey("node_requests.id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("number", Integer, primary_key=True, autoincrement=False),  # its index in the request
+    Column("secret_hash", String(64), nullable=False, unique=True),
+    Column("named", String(200)),  # instance that the engine names
+    Column("addresses", Json, nullable=False, server_default="[]"),  # of that instance
+    Column("joined", String(200)),  # instance that joined
+    Column("gone_at", UtcDateTime),  # when the engine's word proved that it ended
+)

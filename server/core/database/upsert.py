@@ -1,0 +1,108 @@
+"""INSERT that leaves existing rows alone, replaces or adds to them; the row that one stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, ColumnElement, Connection, Insert, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
+
+from server.core.database.rows import TypedRow
+
+Row = TypeVar("Row", bound=TypedRow)
+
+_INSERTS: Mapping[str, Callable[[Table], Any]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
+
+
+def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Insert those of the rows whose keys are free, by one statement; return how many those were.
+
+    A transaction that is just inserting the same key is waited for.
+    """
+    # A statement with a list of rows is compiled at each call, one with a single row once.
+    values = dict(rows[0]) if len(rows) == 1 else [dict(row) for row in rows]
+    statement = _INSERTS[connection.dialect.name](table).values(values).on_conflict_do_nothing()
+    # Without this option the count of an INSERT is gone once psycopg's cursor is closed.
+    counted = statement.execution_options(preserve_rowcount=True)
+    return connection.execute(counted).rowcount
+
+
+def insert_or_replace(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **computed: Any
+) -> None:
+    """Insert rows, or replace all else of those with the same primary key.
+
+    Args:
+        connection: a transaction.
+        table: the table.
+        rows: values of the same columns each; with none nothing is done.
+        computed: expressions for further columns, the same objects each time: the statement is
+            cached by them.
+    """
+    if not rows:
+        return
+    dialect = connection.dialect.name
+    statement = _replacement(dialect, table, tuple(rows[0]), tuple(computed.items()))
+    connection.execute(statement, [dict(row) for row in rows])
+
+
+@lru_cache  # a report replaces rows twice, and to build the statement takes longer than the insert
+def _replacement(
+    dialect: str,
+    table: Table,
+    given: tuple[str, ...],
+    computed: tuple[tuple[str, ColumnElement[Any]], ...],
+) -> Insert:
+    statement = _INSERTS[dialect](table)
+    if computed:
+        statement = statement.values(dict(computed))
+    key = {column.name for column in table.primary_key}
+    names = (*given, *(name for name, _ in computed))
+    replaced = {name: statement.excluded[name] for name in names if name not in key}
+    update: Insert = statement.on_conflict_do_update(index_elements=sorted(key), set_=replaced)
+    return update
+
+
+def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, or add all else to the numbers of those with the same primary key.
+
+    Args:
+        connection: a transaction.
+        table: the table.
+        rows: values of the same columns each, no two with the same key; with none nothing is done.
+    """
+    if not rows:
+        return
+    statement = _INSERTS[connection.dialect.name](table)
+    key = {column.name for column in table.primary_key}
+    sums = {name: table.c[name] + statement.excluded[name] for name in rows[0] if name not in key}
+    update = statement.on_conflict_do_update(index_elements=sorted(key), set_=sums)
+    connection.execute(update, [dict(row) for row in rows])
+
+
+def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
+    """Return a row that was just inserted, without a query; each of its fields is a column.
+
+    Args:
+        row: its type.
+        values: what was given for each column, as a query returns it; the others have their
+            default.
+    """
+    return row(*(values.get(name, default) for name, default in _defaults(row.columns())))
+
+
+@cache
+def _defaults(columns: tuple[ColumnElement[Any], ...]) -> Sequence[tuple[str, Any]]:
+    """Return the name and the default of each column."""
+    return [(each.name, _default(each)) for each in columns if isinstance(each, Column)]
+
+
+def _default(column: Column[Any]) -> Any:
+    default = column.default
+    return default.arg if isinstance(default, ScalarElementColumnDefault) else None

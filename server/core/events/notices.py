@@ -1,0 +1,188 @@
+"""Notices: the newest state of what changes often, for live views; not part of the audit log.
+
+A notice replaces the former one of its job, kind and part, so the table does not grow with time,
+and the newest ones are all that a client needs that missed some.
+
+`seq` orders the changes for the tail. Writers of different jobs do not wait for each other, so on
+PostgreSQL it is the id of the transaction: what has an id below the oldest running transaction is
+visible for good, and what has a higher one is read again until then. SQLite has one writer at a
+time: it counts, and keeps the highest number of a deleted row, so that no number is given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any, ClassVar
+
+import orjson
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    Text,
+    cast,
+    delete,
+    func,
+    select,
+    type_coerce,
+    update,
+)
+
+from server.core.context import Context
+from server.core.database.rows import TypedRow
+from server.core.database.tables import deleted_notices, notices
+from server.core.database.upsert import insert_or_replace
+from server.core.subject import Subject
+from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.job_artifacts.events import ArtifactsStored
+from trainyard.protocol.rest.event_data import LogStored, OperationData
+from trainyard.protocol.rest.events import NOTICE_KIND_OF
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNotice(TypedRow):
+    """A notice as a row; its data stay the JSON text that is stored."""
+
+    table: ClassVar[Table] = notices
+    at: datetime
+    kind: str
+    job_id: str
+    attempt: int | None
+    node: str | None
+    data: Annotated[str, type_coerce(notices.c.data, Text).label("data")]
+    part: str
+    seq: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The primary key: a later notice with it replaces this one."""
+        return self.job_id, self.kind, self.part
+
+    @property
+    def view(self) -> dict[str, object]:
+        """A `NoticeView`, for orjson."""
+        row = {name: getattr(self, name) for name in _VIEW_NAMES}
+        return {**row, "data": orjson.Fragment(self.data)}
+
+
+_VIEW_NAMES = tuple(f.name for f in fields(StoredNotice) if f.name not in {"part", "seq"})
+
+
+class NoticeCursor:
+    """Reads each change once, for one tail."""
+
+    def __init__(self) -> None:
+        self._from = 0
+        self._seen: set[tuple[tuple[str, str, str], int]] = set()
+        self._next = self._from, self._seen
+
+    def start(self, connection: Connection) -> None:
+        """Begin after what is there."""
+        self.skip(connection)
+        self.advance()
+
+    def skip(self, connection: Connection) -> None:
+        """Let the next `advance` pass what is there, unread."""
+        settled = _settled(connection)
+        key = notices.c.job_id, notices.c.kind, notices.c.part, notices.c.seq
+        rows = connection.execute(select(*key).where(notices.c.seq >= settled))
+        self._next = settled, {((job_id, kind, part), seq) for job_id, kind, part, seq in rows}
+
+    def read(self, connection: Connection) -> list[StoredNotice]:
+        """Return the notices that changed since the last `advance`, in order."""
+        settled = _settled(connection)  # first: what is settled now is in the rows that follow
+        query = StoredNotice.select().where(notices.c.seq >= self._from)
+        rows = StoredNotice.all(connection, query.order_by(notices.c.seq))
+        new = [row for row in rows if (row.key, row.seq) not in self._seen]
+        self._next = settled, {(row.key, row.seq) for row in rows if row.seq >= settled}
+        return new
+
+    def advance(self) -> None:
+        """Pass what was read: it has been handed over, and no error can lose it any more."""
+        self._from, self._seen = self._next
+
+
+def notify(context: Context, connection: Connection, subject: Subject, data: EventData) -> None:
+    """Store the newest state of something of a job, in place of the former one."""
+    notify_all(context, connection, [(subject, data)])
+
+
+def notify_all(
+    context: Context, connection: Connection, new: Iterable[tuple[Subject, EventData]]
+) -> None:
+    """Store notices by one statement; callers sort them by job, so that none waits crosswise."""
+    rows = [_row(context, subject, data) for subject, data in new]
+    insert_or_replace(connection, notices, rows, seq=_next(connection.dialect.name))
+
+
+def forget(connection: Connection, job_id: str, *, part: str | None = None) -> None:
+    """Delete the notices of a job or operation that is gone or has ended."""
+    if connection.dialect.name == "sqlite":
+        connection.execute(update(deleted_notices).values(last_seq=_newest()))
+    stale = delete(notices).where(notices.c.job_id == job_id)
+    connection.execute(stale if part is None else stale.where(notices.c.part == part))
+
+
+def read_notices(
+    connection: Connection, *, since: datetime, job_id: str | None
+) -> list[StoredNotice]:
+    """Return the notices that changed at a moment or later, of one job or of all."""
+    query = StoredNotice.select().where(notices.c.at >= since)
+    if job_id is not None:
+        query = query.where(notices.c.job_id == job_id)
+    return list(StoredNotice.all(connection, query.order_by(notices.c.seq)))
+
+
+def _row(context: Context, subject: Subject, data: EventData) -> dict[str, Any]:
+    assert subject.job_id is not None
+    return {
+        "job_id": subject.job_id,
+        "kind": NOTICE_KIND_OF[type(data)].value,
+        "part": _part(data),
+        "at": context.now(),
+        "attempt": subject.attempt,
+        "node": subject.node,
+        "data": orjson.Fragment(data.model_dump_json()),  # pydantic writes NaN as a string
+    }
+
+
+def _part(data: EventData) -> str:
+    if isinstance(data, LogStored):
+        return str(data.rank)
+    if isinstance(data, ArtifactsStored):
+        return data.group or ""
+    return data.operation_id if isinstance(data, OperationData) else ""
+
+
+@cache
+def _next(dialect: str) -> ColumnElement[int]:
+    if dialect == "sqlite":
+        return _newest() + 1
+    return _number(func.pg_current_xact_id())
+
+
+def _settled(connection: Connection) -> int:
+    """Return the number below which no further change can appear."""
+    return int(connection.execute(_select_settled(connection.dialect.name)).scalar_one())
+
+
+@cache
+def _select_settled(dialect: str) -> Select[Any]:
+    if dialect == "sqlite":
+        return select(_newest() + 1)
+    return select(_number(func.pg_snapshot_xmin(func.pg_current_snapshot())))
+
+
+def _newest() -> ColumnElement[int]:
+    """The highest number that was given on SQLite, to a row that is there or was deleted."""
+    present = select(func.coalesce(func.max(notices.c.seq), 0)).scalar_subquery()
+    return func.max(present, select(deleted_notices.c.last_seq).scalar_subquery())
+
+
+def _number(transaction_id: ColumnElement[Any]) -> ColumnElement[int]:
+    return cast(cast(transaction_id, Text), BigInteger)  # an xid8 has no other way to a number

@@ -1,0 +1,86 @@
+"""The events table, the audit log: appended in commit order, and kept as long as the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, bindparam, func, insert, update
+
+from server.core.context import Context
+from server.core.database.engine import EVENTS_LOCK
+from server.core.database.tables import events, jobs
+from server.core.subject import Actor, Subject
+from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.rest.events import KIND_OF
+
+MAX_MESSAGE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event that is to be stored; its data decide its kind."""
+
+    data: EventData
+    actor: Actor
+    subject: Subject
+    message: str
+
+
+_TOUCH = update(jobs).where(jobs.c.id == bindparam("of_job"))
+_TOUCH_AND_LOCK = _TOUCH.returning(func.pg_advisory_xact_lock(EVENTS_LOCK))
+"""On PostgreSQL, as `Database.lock_events` after the update, without a message of its own."""
+_INSERT = insert(events)
+
+
+def append_event(context: Context, connection: Connection, event: NewEvent) -> None:
+    """Store that something happened."""
+    append_events(context, connection, [event])
+
+
+def append_events(
+    context: Context, connection: Connection, new: Sequence[NewEvent], *, touched: bool = False
+) -> None:
+    """Store what happened, in this order, by as many statements as for one event.
+
+    From here to its end the transaction keeps other writers of events waiting, so that ids follow
+    commits and a tail of the table misses nothing. So that two transactions never wait for each
+    other, one that touches a job's records locks the job before its first event
+    (`lifecycle.lock_job`), and touches no other job after it.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        new: what happened.
+        touched: whether the transaction has set `updated_at` of their jobs already.
+    """
+    now = context.now()
+    job_ids = {event.subject.job_id for event in new} - {None}
+    locked = False
+    if len(job_ids) == 1 and not touched:
+        touch = {"of_job": job_ids.pop(), "updated_at": now}
+        if context.database.is_sqlite:
+            connection.execute(_TOUCH, touch)
+        else:  # a job that is gone has no row, and locks nothing
+            locked = connection.execute(_TOUCH_AND_LOCK, touch).first() is not None
+    elif job_ids and not touched:
+        connection.execute(update(jobs).where(jobs.c.id.in_(job_ids)).values(updated_at=now))
+    if not locked:
+        context.database.lock_events(connection)
+    connection.execute(_INSERT, [_row(event, now) for event in new])
+
+
+def _row(event: NewEvent, now: datetime) -> dict[str, Any]:
+    return {
+        "at": now,
+        "kind": KIND_OF[type(event.data)].value,
+        "job_id": event.subject.job_id,
+        "attempt": event.subject.attempt,
+        "node": event.subject.node,
+        "actor": event.actor.name,
+        "message": event.message.replace("\0", "�")[:MAX_MESSAGE],  # PostgreSQL's text holds no NUL
+        "data": orjson.Fragment(event.data.model_dump_json()),  # pydantic writes NaN as a string
+    }

@@ -1,0 +1,310 @@
+"""The only writer of states: guarded moves of jobs, attempts, nodes, operations, node requests.
+
+The legal moves are data (trainyard.protocol.states); docs/lifecycle.md has their reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    Connection,
+    Table,
+    Update,
+    bindparam,
+    false,
+    or_,
+    select,
+    update,
+)
+
+from server.core.context import Context
+from server.core.database.source_tables import node_requests
+from server.core.database.tables import attempt_nodes, attempts, jobs, operations
+from server.core.errors import ConflictError, NotFoundError
+from server.core.events.notices import forget
+from server.core.events.store import NewEvent, append_event, append_events
+from trainyard.protocol.rest.event_data import OperationEnded
+from trainyard.protocol.states import (
+    ATTEMPT_MOVES,
+    ATTEMPT_NODE_MOVES,
+    JOB_MOVES,
+    NODE_REQUEST_MOVES,
+    OPERATION_MOVES,
+    AttemptNodeState,
+    AttemptState,
+    JobState,
+    NodeRequestState,
+    OperationState,
+    sources,
+)
+
+_GROUPLESS: Mapping[str, None] = {"demand": None}
+"""Out of its group: the next launch of a job may need something else, and its reason is its own."""
+
+
+class IllegalMoveError(ConflictError):
+    """The record is not in a state from which it may make this move."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One record, its target state, and the columns that change with it."""
+
+    what: str
+    table: Table
+    key: Mapping[str, str]
+    """Values of the columns that identify the record."""
+    target: StrEnum
+    legal_from: frozenset[StrEnum]
+    values: Mapping[str, Any]
+
+    def check(self, present: StrEnum) -> None:
+        """Check that the record may make this move from the state in which it was read.
+
+        Raises:
+            IllegalMoveError: it may not.
+        """
+        if present not in self.legal_from:
+            raise IllegalMoveError(f"{self.what} is {present} and cannot become {self.target}")
+
+
+def job_to(
+    job_id: str, target: JobState, *, only_from: frozenset[JobState] | None = None, **values: Any
+) -> Move:
+    """Return the move of a job; `only_from` narrows the states that the table allows."""
+    legal = sources(JOB_MOVES, target)
+    values = {**values, **_GROUPLESS}
+    narrowed = legal if only_from is None else legal & only_from
+    return Move(f"job {job_id}", jobs, {"id": job_id}, target, narrowed, values)
+
+
+def attempt_to(attempt_id: str, target: AttemptState, **values: Any) -> Move:
+    """Return the move of an attempt."""
+    legal = sources(ATTEMPT_MOVES, target)
+    return Move(f"attempt {attempt_id}", attempts, {"id": attempt_id}, target, legal, values)
+
+
+def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any) -> Move:
+    """Return the move of one node's share of an attempt."""
+    key = {"attempt_id": attempt_id, "node": node}
+    legal = sources(ATTEMPT_NODE_MOVES, target)
+    what = f"node {node} of attempt {attempt_id}"
+    return Move(what, attempt_nodes, key, target, legal, values)
+
+
+def operation_to(operation_id: str, target: OperationState, **values: Any) -> Move:
+    """Return the move of an operation."""
+    legal, key = sources(OPERATION_MOVES, target), {"id": operation_id}
+    return Move(f"operation {operation_id}", operations, key, target, legal, values)
+
+
+def request_to(request_id: str, target: NodeRequestState, **values: Any) -> Move:
+    """Return the move of a request for nodes."""
+    legal, key = sources(NODE_REQUEST_MOVES, target), {"id": request_id}
+    return Move(f"request {request_id}", node_requests, key, target, legal, values)
+
+
+def move(context: Context, connection: Connection, event: NewEvent | None, *moves: Move) -> None:
+    """Carry out moves of one transaction, and store their event.
+
+    Raises:
+        IllegalMoveError: a record is in a state from which the move is illegal. The caller lets it
+            end the transaction, so that none of the moves takes effect.
+    """
+    for each in moves:
+        _carry_out(connection, each)
+    if event is None:
+        return
+    if isinstance(event.data, OperationEnded) and event.subject.job_id is not None:
+        forget(connection, event.subject.job_id, part=event.data.operation_id)
+    append_event(context, connection, event)
+
+
+def move_all(
+    context: Context, connection: Connection, moves: Sequence[Move], events: Sequence[NewEvent]
+) -> None:
+    """Carry out moves of several jobs' records, alike ones by one statement; store their events.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the locks of the jobs.
+        moves: of different records; no value is an expression.
+        events: what happened.
+
+    Raises:
+        IllegalMoveError: a record is in a state from which its move is illegal.
+    """
+    alike: dict[tuple[Any, ...], list[Move]] = {}
+    for each in moves:
+        kind = (each.table, each.target, each.legal_from, (*each.key,), (*each.values,))
+        alike.setdefault(kind, []).append(each)
+    for (table, target, legal_from, key, _), some in alike.items():
+        rows = [{**each.key, **each.values} for each in some]
+        _move_all(connection, table, target, legal_from, rows, key=key)
+    append_events(context, connection, events)
+
+
+def move_jobs(
+    context: Context,
+    connection: Connection,
+    target: JobState,
+    rows: Sequence[Mapping[str, Any]],
+    events: Sequence[NewEvent],
+) -> None:
+    """Carry out the same move of several jobs by one statement, and store their events.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the locks of the jobs.
+        target: the state of all of them.
+        rows: the id of each job and the columns that change with it, the same for all.
+        events: what happened.
+
+    Raises:
+        IllegalMoveError: a job is in a state from which the move is illegal.
+    """
+    legal, touched = sources(JOB_MOVES, target), {**_GROUPLESS, "updated_at": context.now()}
+    _move_all(connection, jobs, target, legal, [{**row, **touched} for row in rows])
+    append_events(context, connection, events, touched=True)
+
+
+def move_requests(
+    connection: Connection, target: NodeRequestState, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Carry out the same move of several requests for nodes by one statement.
+
+    Args:
+        connection: a transaction that holds the lock of their source.
+        target: the state of all of them.
+        rows: the id of each and the columns that change with it, the same for all.
+
+    Raises:
+        IllegalMoveError: one is in a state from which the move is illegal.
+    """
+    legal = sources(NODE_REQUEST_MOVES, target)
+    _move_all(connection, node_requests, target, legal, rows)
+
+
+def _move_all(
+    connection: Connection,
+    table: Table,
+    target: StrEnum,
+    legal_from: frozenset[StrEnum],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    key: tuple[str, ...] = ("id",),
+) -> None:
+    given = [{**row, "state": target.value} for row in rows]
+    for each in given:
+        each |= {f"of_{name}": each.pop(name) for name in key}  # it is no column to set
+    changed = connection.execute(_guarded(table, key, legal_from), given)
+    if changed.rowcount != len(rows):
+        raise IllegalMoveError(
+            f"{len(rows) - changed.rowcount} of {len(rows)} {table.name} cannot become {target}"
+        )
+
+
+_LOCK_JOB = (
+    select(jobs.c.id).where(jobs.c.id == bindparam("job_id")).with_for_update(key_share=True)
+)
+
+
+_LOCK_JOBS_OF = (
+    select(jobs.c.id, attempts.c.id)
+    .join(attempts, attempts.c.job_id == jobs.c.id)
+    .where(attempts.c.id.in_(bindparam("attempt_ids", expanding=True)))
+    .order_by(jobs.c.id)  # no two transactions that lock several jobs wait crosswise
+    .with_for_update(key_share=True, of=jobs)
+)
+_LOCK_FREE_JOBS_OF = _LOCK_JOBS_OF.with_for_update(key_share=True, of=jobs, skip_locked=True)
+
+
+def lock_job(connection: Connection, job_id: str) -> None:
+    """Block other writers of this job's records until this transaction ends.
+
+    The first statement of every transaction that moves a job, its attempts or their nodes: two
+    nodes that end at the same time see each other's end, and transactions cannot deadlock. The mode
+    (FOR NO KEY UPDATE) lets inserts of rows that reference the job pass. SQLite has one writer.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    if connection.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none() is None:
+        raise NotFoundError(f"no job has the id {job_id!r}")
+
+
+def check_job(connection: Connection, job_id: str) -> None:
+    """Check that a job exists.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    found = select(jobs.c.id).where(jobs.c.id == job_id)
+    if connection.execute(found).one_or_none() is None:
+        raise NotFoundError(f"no job has the id {job_id!r}")
+
+
+def lock_job_of(connection: Connection, attempt_id: str) -> str:
+    """Lock the job of an attempt, and return its id.
+
+    Raises:
+        NotFoundError: there is no such attempt.
+    """
+    locked = lock_jobs_of(connection, [attempt_id])
+    if attempt_id not in locked:
+        raise no_attempt(attempt_id)
+    return locked[attempt_id]
+
+
+def lock_jobs_of(
+    connection: Connection, attempt_ids: Sequence[str], *, waits: bool = True
+) -> Mapping[str, str]:
+    """Lock the jobs of attempts, and return their ids by those of the attempts that there are.
+
+    Without `waits` jobs that another transaction holds are left out.
+    """
+    statement = _LOCK_JOBS_OF if waits else _LOCK_FREE_JOBS_OF
+    rows = connection.execute(statement, {"attempt_ids": attempt_ids})
+    return {attempt_id: job_id for job_id, attempt_id in rows}
+
+
+def no_attempt(attempt_id: str) -> NotFoundError:
+    """Return the refusal of an attempt that there is not."""
+    return NotFoundError(f"no attempt has the id {attempt_id!r}")
+
+
+def _carry_out(connection: Connection, move: Move) -> None:
+    key = {f"of_{name}": value for name, value in move.key.items()}
+    computed = {n: v for n, v in move.values.items() if isinstance(v, ClauseElement)}
+    given = {n: v for n, v in move.values.items() if n not in computed}
+    statement = _guarded(move.table, tuple(move.key), move.legal_from)
+    if computed:
+        statement = statement.values(computed)
+    # Holds at READ COMMITTED: after a concurrent move the UPDATE tests the new state.
+    changed = connection.execute(statement, {"state": move.target.value} | given | key)
+    if changed.rowcount == 1:
+        return
+    of_key = (move.table.c[name] == value for name, value in move.key.items())
+    present = connection.scalar(select(move.table.c.state).where(*of_key))
+    if present is None:
+        raise NotFoundError(f"there is no {move.what}")
+    raise IllegalMoveError(f"{move.what} is {present} and cannot become {move.target}")
+
+
+@cache
+def _guarded(table: Table, key: tuple[str, ...], legal_from: frozenset[StrEnum]) -> Update:
+    """Return the UPDATE of a record in one of these states; the columns come with its values."""
+    of_key = (table.c[name] == bindparam(f"of_{name}") for name in key)
+    return update(table).where(*of_key, _is_in(table, legal_from))
+
+
+def _is_in(table: Table, states: Collection[StrEnum]) -> ColumnElement[bool]:
+    # Not IN: its list is expanded at each execution, and cannot be with several sets of parameters.
+    return or_(false(), *(table.c.state == state for state in sorted(states)))

@@ -1,0 +1,54 @@
+"""Beats of the API servers: time without a server counts against no lease."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, or_, select, update
+
+from server.core.context import Context
+from server.core.database.tables import liveness
+from server.core.database.upsert import insert_absent
+from server.core.leases import SKEW, Hearing
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 1.0
+"""Pause between two beats: a row that is written by every API process, so not shorter."""
+GAP = timedelta(seconds=5)
+"""Beats further apart than this mean that the servers were away. A shorter outage is silence,
+so a lease must outlast this gap and the longest pause of a supervisor between two tries."""
+
+
+def beat(context: Context) -> None:
+    """Record that an API server is up; after a gap, the uptime starts anew."""
+    now = context.now()
+    with context.database.write() as connection:
+        first = {"id": 1, "beat_at": now, "up_since": now}
+        if insert_absent(connection, liveness, [first]):
+            return
+        gap = or_(liveness.c.beat_at < now - GAP, liveness.c.beat_at > now + SKEW)
+        connection.execute(update(liveness).where(gap).values(beat_at=now, up_since=now))
+        connection.execute(update(liveness).where(liveness.c.beat_at < now).values(beat_at=now))
+
+
+def hearing(connection: Connection, now: datetime) -> Hearing | None:
+    """Return the servers' uptime without a gap; None while no server is up."""
+    row = connection.execute(select(liveness.c.beat_at, liveness.c.up_since)).one_or_none()
+    if row is None or not now - GAP <= row.beat_at <= now + SKEW:
+        return None
+    return Hearing(now, up_since=row.up_since)
+
+
+def keep_beating(context: Context, stop: threading.Event) -> None:
+    """Beat until `stop` is set; runs in a thread of each API process.
+
+    An outage of the database makes a gap: no report can be stored then.
+    """
+    while not stop.wait(BEAT_SECONDS):
+        try:
+            beat(context)
+        except Exception:  # the next beat tries again
+            logger.warning("no beat was written", exc_info=True)

@@ -1,0 +1,137 @@
+"""Encryption of `env` values with keys from a file outside the database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from server.core.errors import UnavailableError
+from trainyard.base.redaction import MASK
+from trainyard.run.atomic import create_file, replace_file
+from trainyard.spec.environment import is_allowed
+from trainyard.spec.job import JobSpec
+
+logger = logging.getLogger(__name__)
+
+KEPT_KEYS = 2
+"""The newest key encrypts; the former one reads what a process wrote while keys were rotated."""
+
+
+class KeyFileError(UnavailableError):
+    """The file of the keys is missing or damaged, or none of its keys made a value."""
+
+
+class SecretsBox:
+    """Encrypts with the first key of a file, and decrypts with any: Fernet, AES-128-CBC and HMAC.
+
+    The file has a key a line. Every process of the server needs the same one. It is read again when
+    it changes, so that a rotation needs no restart.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read: tuple[tuple[int, int], MultiFernet] | None = None
+
+    def create(self) -> bool:
+        """Write a first key, readable by its owner alone, unless a file is there."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return create_file(self.path, _text([_new_key()]), mode=0o600)
+
+    def add_key(self) -> None:
+        """Put a new key before those of the file; it encrypts from now on.
+
+        Raises:
+            KeyFileError: the file cannot be read.
+        """
+        _ = self._fernet  # refuses a file that holds no keys
+        self._replace([_new_key(), *self._lines()])
+
+    def forget_old_keys(self) -> None:
+        """Keep the newest keys, when every stored value was encrypted anew."""
+        self._replace(self._lines()[:KEPT_KEYS])
+
+    def seal(self, env: Mapping[str, str]) -> dict[str, str] | None:
+        """Return an environment with its values encrypted; None for an empty one.
+
+        Raises:
+            KeyFileError: the file of the keys is missing or damaged.
+        """
+        return {name: self._encrypt(value) for name, value in env.items()} or None
+
+    def open(self, sealed: Mapping[str, str] | None) -> dict[str, str]:
+        """Return an environment as it was submitted.
+
+        Raises:
+            KeyFileError: the file of the keys is missing, or none of its keys made a value.
+        """
+        return {name: self._decrypt(token, name) for name, token in (sealed or {}).items()}
+
+    def restore(self, spec: JobSpec, sealed: Mapping[str, str] | None) -> JobSpec:
+        """Return a stored spec with the environment that was submitted with it.
+
+        Raises:
+            KeyFileError: the file of the keys is missing, or none of its keys made a value.
+        """
+        return spec.model_copy(update={"env": self.open(sealed)}) if sealed else spec
+
+    def shown(self, sealed: Mapping[str, str] | None) -> dict[str, str]:
+        """Return an environment for a view: only values of the allow-list are readable."""
+        try:
+            env = self.open(sealed)
+        except KeyFileError:
+            return dict.fromkeys(sealed or {}, MASK)
+        return {name: env[name] if is_allowed(name, env[name]) else MASK for name in env}
+
+    def rotate(self, sealed: Mapping[str, str]) -> dict[str, str]:
+        """Return an encrypted environment, encrypted anew with the newest key.
+
+        Raises:
+            KeyFileError: no key of the file made a value.
+        """
+        return {name: self._encrypt(value) for name, value in self.open(sealed).items()}
+
+    def _encrypt(self, value: str) -> str:
+        return self._fernet.encrypt(value.encode()).decode()
+
+    def _decrypt(self, token: str, name: str) -> str:
+        try:
+            return self._fernet.decrypt(token).decode()
+        except InvalidToken:
+            raise KeyFileError(
+                f"env.{name} cannot be decrypted: no key in {self.path} made it; put the file back "
+                "with which it was stored"
+            ) from None
+
+    @property
+    def _fernet(self) -> MultiFernet:
+        """The keys of the file, read when it has changed."""
+        try:
+            stat = self.path.stat()
+            seen = (stat.st_mtime_ns, stat.st_ino)
+            if self._read is None or self._read[0] != seen:
+                self._read = (seen, MultiFernet([Fernet(line) for line in self._lines()]))
+        except OSError as error:
+            raise KeyFileError(
+                f"values of env cannot be read or stored without {self.path}: {error.strerror}; "
+                "put the file back"
+            ) from None
+        except ValueError as error:
+            raise KeyFileError(f"{self.path} holds no keys: {error}; put the file back") from None
+        return self._read[1]
+
+    def _lines(self) -> list[str]:
+        return self.path.read_text(encoding="ascii").split()
+
+    def _replace(self, keys: list[str]) -> None:
+        replace_file(self.path, _text(keys), mode=0o600)
+
+
+def _text(keys: Iterable[str]) -> str:
+    return "\n".join(keys) + "\n"
+
+
+def _new_key() -> str:
+    return Fernet.generate_key().decode()

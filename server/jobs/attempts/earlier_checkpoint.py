@@ -1,0 +1,135 @@
+"""The earlier checkpoint that follows a failure: a fallback from damage, or a rollback.
+
+A fallback marks a parent checkpoint that could not be loaded. A rollback goes back to before a bad
+window, which the next attempt leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection, select, update
+
+from server.core.context import Context
+from server.core.database.tables import attempts, checkpoints, jobs
+from server.core.events.store import NewEvent, append_event
+from server.core.subject import SERVER
+from server.jobs.attempts.launch import Launch
+from server.jobs.attempts.parent import parent_checkpoint
+from server.jobs.attempts.retry_policy import Fallback, Rollback
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.operations import Verification
+from trainyard.protocol.rest.event_data import CheckpointDamaged, RolledBack
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.run.failures import Failure
+from trainyard.training.data_stream import Windows, covered, merged
+
+
+def find_fallback(
+    context: Context, connection: Connection, launch: Launch, failure: Failure | None
+) -> Fallback | None:
+    """Mark the parent checkpoint if it is proved to be damaged, and return what replaces it.
+
+    Returns:
+        None where the attempt did not fail by loading its parent checkpoint.
+    """
+    attempt, load = launch.attempt, failure.load if failure is not None else None
+    if failure is None or load is None or load.checkpoint_id != attempt.parent_checkpoint_id:
+        return None
+    if load.fault is None:
+        return Fallback(damaged=None, named=attempt.parent_named, replacement=load.checkpoint_id)
+    _mark(context, connection, launch, failure)
+    parent = parent_checkpoint(connection, launch.job.id)  # without the one that was just marked
+    return Fallback(
+        damaged=load.checkpoint_id,
+        named=attempt.parent_named,
+        replacement=parent.id if parent.usable else None,
+    )
+
+
+def _mark(context: Context, connection: Connection, launch: Launch, failure: Failure) -> None:
+    """Store the damage as a verification does, unless the catalog has it."""
+    load, now = failure.load, context.now()
+    assert load is not None
+    assert load.fault is not None
+    found = Verification(ok=False, at=now, fault=load.fault, message=failure.message[:2000])
+    marked = connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == load.checkpoint_id, checkpoints.c.verified.is_not(False))
+        .values(verified=False, verification=found, checked_at=now)
+    )
+    if marked.rowcount:
+        event = NewEvent(
+            CheckpointDamaged(checkpoint_id=load.checkpoint_id, fault=load.fault),
+            SERVER,
+            launch.subject,
+            f"{load.checkpoint_id} cannot be loaded: {load.fault}: {failure.message}",
+        )
+        append_event(context, connection, event)
+
+
+def find_rollback(
+    connection: Connection, launch: Launch, failure: Failure | None
+) -> Rollback | None:
+    """Return the rollback that a failure requires; None where no guard requires one."""
+    if failure is None or failure.bad_window is None:
+        return None
+    bad = failure.bad_window
+    found = parent_checkpoint(connection, launch.job.id, before_step=bad.first_step)
+    return Rollback(
+        window=bad.window,
+        first_step=bad.first_step,
+        checkpoint_id=found.id,
+        step=found.step,
+        repeated=covered(bad.window, launch.attempt.skip),
+    )
+
+
+def append_rollback(
+    context: Context, connection: Connection, launch: Launch, rollback: Rollback, failure: Failure
+) -> None:
+    """Append the event of a queued rollback."""
+    start, end = rollback.window
+    if launch.job.spec.program is None:
+        then = f"{end - start} sequences, [{start}, {end}), are left out from now on"
+    else:  # a program names no positions in its data: its windows are steps
+        then = f"the same in steps {start + 1} to {end} ends the job"
+    event = NewEvent(
+        RolledBack(
+            checkpoint_id=rollback.checkpoint_id,
+            step=rollback.step,
+            window=rollback.window,
+            reason=failure.reason,
+        ),
+        SERVER,
+        launch.subject,
+        f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: {then}",
+    )
+    append_event(context, connection, event)
+
+
+def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Windows]:
+    """Return the windows that the newest attempt of each job leaves out, of jobs that have one."""
+    newest = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
+    query = select(jobs.c.id, attempts.c.skip).join(attempts, newest)
+    return dict(connection.execute(query.where(jobs.c.id.in_(job_ids))).all())
+
+
+def windows_left_out(
+    connection: Connection, pending: PendingLaunch, checkpoint_id: str | None, previous: Windows
+) -> Windows:
+    """Return all windows of the stream that a new attempt leaves out.
+
+    These are the windows that its checkpoint left out, and those of the previous attempt and of the
+    launch that begin after the checkpoint's position: earlier data has been trained on.
+    """
+    wanted = [*previous, *pending.skip]
+    if not wanted:
+        return ()
+    manifest = connection.scalar(
+        select(checkpoints.c.manifest).where(checkpoints.c.id == checkpoint_id)
+    )
+    if not isinstance(manifest, Manifest):  # a program names no positions
+        return merged(wanted)
+    data = manifest.train_state.data
+    return merged([*data.skipped, *(w for w in wanted if w[0] >= data.position)])

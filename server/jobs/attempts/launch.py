@@ -1,0 +1,277 @@
+"""A launch: job, attempt and the attempt's nodes, read together under the job's lock."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    bindparam,
+    delete,
+    exists,
+    func,
+    select,
+    type_coerce,
+    update,
+)
+
+from server.cluster.projects.usage import EndedShare, settle_share
+from server.core.context import Context
+from server.core.database.column_types import Json, text_of
+from server.core.database.rows import Attempt, AttemptNode, Job, LaunchedJob
+from server.core.database.tables import attempt_nodes, attempts, checkpoints, jobs
+from server.core.errors import ConflictError, UnreadableError
+from server.core.subject import SCHEDULER, Subject
+from server.jobs.attempts.retry_policy import MOST_PUT_BACKS
+from trainyard.protocol.states import AttemptCause, AttemptNodeState
+from trainyard.run.failures import Failure
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job, one of its attempts, and that attempt's nodes by node rank."""
+
+    job: Job
+    attempt: Attempt
+    nodes: Sequence[AttemptNode]
+    """Its shares with ranks."""
+    spares: Sequence[AttemptNode]
+    """Its shares on spare nodes."""
+
+    @property
+    def subject(self) -> Subject:
+        """The subject of the attempt's events."""
+        return Subject(self.job.id, attempt=self.attempt.number)
+
+    @property
+    def step_words(self) -> str:
+        """The step that was reached; nothing where a program has reported none."""
+        step = self.attempt.last_step
+        return f" at step {step}" if step or not runs_program(self.job) else ""
+
+    @property
+    def unclaimed(self) -> list[AttemptNode]:
+        """Shares without a claim."""
+        return [node for node in self.nodes if node.state == AttemptNodeState.PLACED]
+
+    @property
+    def live(self) -> list[AttemptNode]:
+        """Shares for whose end the attempt waits."""
+        ended = AttemptNodeState.ENDED
+        return [node for node in self.nodes if node.state != ended and node.lost_at is None]
+
+
+# Of each claim and each end, built once: to build one takes longer than the database does.
+_OF_ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
+_ATTEMPTS_AND_JOBS = (
+    select(*Attempt.columns(), *Job.columns())
+    .join_from(attempts, jobs, jobs.c.id == attempts.c.job_id)
+    .where(attempts.c.id.in_(_OF_ATTEMPTS))
+)
+_SHARES = (
+    AttemptNode.select()
+    .where(attempt_nodes.c.attempt_id.in_(_OF_ATTEMPTS))
+    .order_by(attempt_nodes.c.node_rank)
+)
+
+
+def read_launch(connection: Connection, attempt_id: str) -> Launch:
+    """Read an attempt that exists."""
+    return read_launches(connection, [attempt_id])[attempt_id]
+
+
+def read_launches(connection: Connection, attempt_ids: Sequence[str]) -> Mapping[str, Launch]:
+    """Read attempts by two queries; one that does not exist is absent."""
+    given = {"attempt_ids": attempt_ids}
+    of_job = len(Attempt.columns())
+    rows = [
+        (Attempt(*row[:of_job]), Job(*row[of_job:]))
+        for row in connection.execute(_ATTEMPTS_AND_JOBS, given).all()
+    ]
+    ranks: defaultdict[str, list[AttemptNode]] = defaultdict(list)
+    spares: defaultdict[str, list[AttemptNode]] = defaultdict(list)
+    for share in AttemptNode.all(connection, _SHARES, given):
+        of_kind = spares if share.state == AttemptNodeState.SPARE else ranks
+        of_kind[share.attempt_id].append(share)
+    return {
+        attempt.id: Launch(job, attempt, ranks[attempt.id], spares[attempt.id])
+        for attempt, job in rows
+    }
+
+
+def settle(context: Context, connection: Connection, launch: Launch, share: AttemptNode) -> None:
+    """Record what a share held until now, when it ends."""
+    since = share.spare_since or launch.attempt.created_at
+    settle_share(
+        context,
+        connection,
+        EndedShare(
+            attempt_id=launch.attempt.id,
+            node=share.node,
+            job_id=launch.job.id,
+            job_name=launch.job.name,
+            project=launch.job.project,
+            attempt=launch.attempt.number,
+            slots=len(share.slots),
+            since=since,
+            until=max(context.now(), since),  # the clock may have been set back
+            spare=share.spare_since is not None,
+        ),
+    )
+
+
+def release_spares(
+    context: Context,
+    connection: Connection,
+    launch: Launch,
+    *,
+    nodes: Collection[str] | None = None,
+) -> None:
+    """Release spare nodes of an attempt: some of them, or all; the job is locked.
+
+    Their shares are deleted: the attempt may reserve the same nodes again.
+    """
+    released = [spare for spare in launch.spares if nodes is None or spare.node in nodes]
+    if not released:
+        return
+    share = attempt_nodes.c
+    spares = (share.attempt_id == launch.attempt.id) & (share.state == AttemptNodeState.SPARE)
+    names = [spare.node for spare in released]
+    connection.execute(delete(attempt_nodes).where(spares, share.node.in_(names)))
+    for spare in released:
+        settle(context, connection, launch, spare)
+    fewer = jobs.c.spare_slots - sum(len(spare.slots) for spare in released)
+    connection.execute(update(jobs).where(jobs.c.id == launch.job.id).values(spare_slots=fewer))
+
+
+def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> None:
+    """Release what a locked job that is queued keeps for the launch that replaces a lost node."""
+    if job.spare_slots:
+        release_spares(context, connection, newest_launch(connection, job.id))
+
+
+def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
+    """Return the effective spec: with the overrides of an attempt, and a value for each `auto`.
+
+    Raises:
+        UnreadableError: another version stored the spec or the overrides.
+    """
+    columns = (jobs.c.id, jobs.c.spec, attempts.c.overrides, attempts.c.device, attempts.c.layout)
+    row = connection.execute(
+        select(*columns)
+        .join(attempts, attempts.c.job_id == jobs.c.id)
+        .where(attempts.c.id == attempt_id)
+    ).one()
+    overrides = row.overrides.read(f"overrides of attempt {attempt_id}")
+    return resolved(overrides.apply(row.spec.read(f"spec of job {row.id}")), row.device, row.layout)
+
+
+def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
+    """Return the id of a job's newest attempt; None before the first."""
+    return connection.scalar(
+        select(attempts.c.id)
+        .where(attempts.c.job_id == job_id)
+        .order_by(attempts.c.number.desc())
+        .limit(1)
+    )
+
+
+def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure | None) -> int:
+    """Return how many attempts in a row have failed, with the one that ends now.
+
+    They count from the newest attempt that a person started. Where the launch was put back only the
+    put-backs count that no other end separates: the pause after them depends on nothing before.
+    """
+    job, newest = launch.job.id, launch.attempt.number
+    of_a_person = (attempts.c.cause != AttemptCause.RETRY, attempts.c.actor != SCHEDULER.name)
+    started = connection.scalar(
+        select(func.max(attempts.c.number)).where(attempts.c.job_id == job, *of_a_person)
+    )
+    first = started or newest
+    if failure is None or not failure.free_retry:
+        return newest - first + 1
+    # Not validated: one that another version wrote must not end the job.
+    before = connection.scalars(
+        select(type_coerce(attempts.c.failure, Json))
+        .where(attempts.c.job_id == job, attempts.c.number.between(first, newest - 1))
+        .order_by(attempts.c.number.desc())
+        .limit(MOST_PUT_BACKS)
+    )
+    return 1 + sum(1 for _ in takewhile(_is_put_back, before))
+
+
+def _is_put_back(failure: Any) -> bool:
+    return isinstance(failure, dict) and failure.get("free_retry") is True
+
+
+def runs_program(job: Job) -> bool:
+    """Return whether a program runs in place of the trainer; not where the spec is unreadable."""
+    try:
+        return job.spec.program is not None
+    except UnreadableError:
+        return False
+
+
+def begun_before(connection: Connection, attempt: Attempt) -> bool:
+    """Return whether ranks of an earlier attempt of the job have begun.
+
+    The exit of a share names those that ended before a report showed that they run.
+    """
+    ranks = text_of(connection, attempt_nodes.c.exit, "ranks")
+    ended = exists().where(attempt_nodes.c.attempt_id == attempts.c.id, ranks != "[]")
+    begun = exists().where(
+        attempts.c.job_id == attempt.job_id,
+        attempts.c.number < attempt.number,
+        attempts.c.started_at.is_not(None) | ended,
+    )
+    return bool(connection.scalar(select(begun)))
+
+
+def newest_launch(connection: Connection, job_id: str) -> Launch:
+    """Return the newest launch of a job that was placed before."""
+    attempt_id = newest_attempt_id(connection, job_id)
+    assert attempt_id is not None, "it was placed"
+    return read_launch(connection, attempt_id)
+
+
+def refuse_while_held(connection: Connection, job: Job) -> None:
+    """Refuse the deletion of a job of which a lost node may run ranks: its rows hold the slots.
+
+    Raises:
+        ConflictError: naming the nodes.
+    """
+    share = attempt_nodes.c
+    query = select(share.node).join(attempts, attempts.c.id == share.attempt_id)
+    unended = query.where(attempts.c.job_id == job.id, share.state != AttemptNodeState.ENDED)
+    held = connection.scalars(unended.order_by(share.node)).all()
+    if held:
+        raise ConflictError(
+            f"{', '.join(held)} may still run ranks of {job.name}, whose rows hold the slots until "
+            "the node reports, or until retry.node_lost_after_seconds of silence"
+        )
+
+
+def newest_saved_step(connection: Connection, attempt_id: str) -> int | None:
+    """Return the step of the newest checkpoint that an attempt committed; None without one."""
+    newest = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt_id)
+    saved: int | None = connection.scalar(newest)
+    return saved
+
+
+def gets_further(spec: JobSpec, attempt: Attempt, saved: int | None) -> bool:
+    """Return whether the next attempt begins behind the step at which this one began.
+
+    Args:
+        spec: the effective spec.
+        attempt: the attempt.
+        saved: the newest step that it committed.
+    """
+    begins_again = spec.program is not None and spec.program.resume == "never"
+    return saved is not None and saved > attempt.start_step and not begins_again

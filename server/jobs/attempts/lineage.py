@@ -1,0 +1,140 @@
+"""Lineage: the steps that led to an attempt; all other steps belong to branches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from sqlalchemy import Connection, Table
+
+from server.core.database.rows import TypedRow
+from server.core.database.tables import attempts
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
+
+BEFORE_ALL = -1
+"""The step before the first one of a fresh start, whose step 0 counts."""
+NEVER = 2**31 - 1
+"""A step after all others, which PostgreSQL's INTEGER still holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKey(TypedRow):
+    """The columns of an attempt that make its lineage."""
+
+    table: ClassVar[Table] = attempts
+    id: str
+    number: int
+    parent_checkpoint_id: str | None
+    """Checkpoint of this job; one of another job is no part of the lineage."""
+    start_step: int
+
+    def within(self, job_id: str) -> AttemptKey:
+        """Return the key without a parent that belongs to another job than this one."""
+        parent = self.parent_checkpoint_id
+        if parent is None or split_checkpoint_id(parent)[0] == job_id:
+            return self
+        return replace(self, parent_checkpoint_id=None)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The steps of one attempt after `after`, up to and including `until`."""
+
+    attempt_id: str
+    number: int
+    after: int
+    until: int = NEVER
+
+    def between(self, first: int, last: int) -> Segment:
+        """Return the part of the segment that lies within `first..last`."""
+        return Segment(
+            self.attempt_id, self.number, max(self.after, first - 1), min(self.until, last)
+        )
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The steps that led to one attempt."""
+
+    segments: tuple[Segment, ...]
+    """Oldest first; each begins where the one before it ends."""
+
+    def holds(self, *, number: int, step: int) -> bool:
+        """Return whether attempt `number` at `step` belongs to this lineage.
+
+        The state from which an attempt starts counts as its own: it may have saved it again.
+        """
+        return any(
+            segment.number == number and max(segment.after, 0) <= step <= segment.until
+            for segment in self.segments
+        )
+
+    def parted_from(self, other: Lineage) -> int:
+        """Return the last step that both lineages share; `BEFORE_ALL` without one."""
+        until = {segment.number: segment.until for segment in self.segments}
+        shared = (
+            min(until[segment.number], segment.until)
+            for segment in other.segments
+            if segment.number in until
+        )
+        return max(shared, default=BEFORE_ALL)
+
+    def reaches(self, number: int) -> bool:
+        """Return whether any state of attempt `number` belongs to this lineage."""
+        return any(segment.number == number for segment in self.segments)
+
+
+def attempts_of(connection: Connection, job_id: str) -> dict[int, AttemptKey]:
+    """Return the attempts of a job by their numbers."""
+    return attempts_of_jobs(connection, [job_id])[job_id]
+
+
+def attempts_of_jobs(
+    connection: Connection, job_ids: Collection[str]
+) -> dict[str, dict[int, AttemptKey]]:
+    """Return the attempts of each of these jobs by their numbers."""
+    query = AttemptKey.select().add_columns(attempts.c.job_id)
+    found: dict[str, dict[int, AttemptKey]] = {job_id: {} for job_id in job_ids}
+    for *values, job_id in connection.execute(query.where(attempts.c.job_id.in_(job_ids))):
+        key = AttemptKey(*values).within(job_id)
+        found[job_id][key.number] = key
+    return found
+
+
+def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:
+    """Return the lineage that ends in attempt `number` (the newest when absent).
+
+    Each attempt came from a checkpoint of an earlier one: of that one only the steps up to the
+    checkpoint belong to the lineage. A job without attempts has an empty one.
+    """
+    current = keys.get(max(keys, default=0) if number is None else number)
+    until = NEVER
+    segments = []
+    while current is not None:
+        segments.append(Segment(current.id, current.number, _start(current), until))
+        if current.parent_checkpoint_id is None:
+            break
+        _, parent, until = split_checkpoint_id(current.parent_checkpoint_id)
+        current = keys.get(parent) if parent < current.number else None
+    return Lineage(tuple(reversed(segments)))
+
+
+def branches_of(keys: Mapping[int, AttemptKey], lineage: Lineage) -> list[Segment]:
+    """Return the steps that do not belong to the lineage, newest attempt first."""
+    kept = {segment.number: segment for segment in lineage.segments}
+    left: list[Segment] = []
+    for number in sorted(keys, reverse=True):
+        after = kept[number].until if number in kept else _start(keys[number])
+        if after < NEVER:
+            left.append(Segment(keys[number].id, number, after))
+    return left
+
+
+def own_steps(key: AttemptKey) -> Segment:
+    """Return all steps of one attempt."""
+    return Segment(key.id, key.number, _start(key))
+
+
+def _start(key: AttemptKey) -> int:
+    return BEFORE_ALL if key.parent_checkpoint_id is None else key.start_step

@@ -1,0 +1,100 @@
+"""The action that helps a job that failed: one under which something is different."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from server.core.database.rows import Job
+from server.jobs.attempts.parent import parent_checkpoint
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.jobs import NextAction
+from trainyard.protocol.states import JobState
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.session.loss_watch import REMEDY, WARM_UP
+from trainyard.spec.auto import explicit, resolved
+from trainyard.spec.job import JobSpec
+
+REPEATED = frozenset({FailureReason.NON_FINITE_LOSS, FailureReason.LOSS_SPIKE})
+"""Reasons that follow from settings and data: a resume takes the same steps with both."""
+OF_CODE = frozenset({FailureReason.PROGRAM_ERROR, FailureReason.PROGRAM_START_ERROR})
+"""Reasons that follow from a program's code, which stays as it is where it was packed."""
+BOUND = "resources.max_runtime_seconds"
+"""What ended the attempt: a resume needs a longer one."""
+
+
+def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -> NextAction | None:
+    """Return what helps after the failure of a job's newest attempt; None where it did not fail.
+
+    A failure that follows from settings and data comes again at the same step of a resume: a fork
+    of the newest usable checkpoint from before it helps, with another setting, or a new job where
+    there is no such checkpoint. The same holds for packed code. All else is resumed.
+    """
+    if job.state != JobState.FAILED or attempt is None or attempt.failure is None:
+        return None
+    failure, spec = attempt.failure, attempt.overrides.apply(job.spec)
+    if spec.program is not None:
+        return of_program(spec, failure)
+    if failure.reason not in REPEATED:
+        return resume_with(spec, failure)
+    spec = resolved(spec, attempt.device, attempt.layout)
+    field, setting = _changed(spec, failure)
+    why = f"A resume takes the same steps with the same {field} and ends in the same way."
+    origin = parent_checkpoint(connection, job.id, before_step=_latest(spec, failure))
+    # A fresh start has the weights of step 0 anyway; a fork has those of the other job.
+    if origin.id is None or (origin.step == 0 and job.forked_from is None):
+        text = f"{why} No checkpoint lies between step 0 and the failure: submit a new job."
+        return NextAction(verb="submit", text=text, field=field, setting=setting)
+    return NextAction(
+        verb="fork",
+        text=f"{why} Fork step {origin.step:,} with another {field}.",
+        field=field,
+        setting=setting,
+        checkpoint_id=origin.id,
+        step=origin.step,
+    )
+
+
+def _latest(spec: JobSpec, failure: Failure) -> int:
+    """Return the step before which a fork that ends in another way must begin.
+
+    The loss of a step follows from the weights before it, which the setting must have changed. The
+    guard against spikes first reads some losses, and a rollback needs a checkpoint before it.
+    """
+    before = failure.step or 0
+    if failure.reason != FailureReason.LOSS_SPIKE:
+        return before - 1
+    return before - WARM_UP * explicit(spec.training.log_every_steps)
+
+
+def _changed(spec: JobSpec, failure: Failure) -> tuple[str, str]:
+    """Return the field to change, and a setting to begin with."""
+    if (
+        failure.reason == FailureReason.LOSS_SPIKE
+        and spec.guard.loss_spike != "rollback"
+        and spec.checkpoint.preflight  # which a rollback of the fork may go back to
+    ):
+        return "guard.loss_spike", "guard.loss_spike=rollback"
+    return "optimizer.lr", f"optimizer.lr={spec.optimizer.lr / 2:g}"
+
+
+def of_program(spec: JobSpec, failure: Failure) -> NextAction:
+    """Return what helps after the failure of a program, which no fork begins from."""
+    program = spec.program
+    assert program is not None
+    if failure.reason in REPEATED:
+        return NextAction(verb="submit", text=REMEDY.text, field=REMEDY.field)
+    if failure.reason in OF_CODE and program.code is not None and program.code.pack is not None:
+        text = "The packed code stays as it is: mend the program and submit it again."
+        return NextAction(verb="submit", text=text, field="program.")
+    return resume_with(spec, failure)
+
+
+def resume_with(spec: JobSpec, failure: Failure) -> NextAction:
+    """Return the resume that helps, with what it changes."""
+    remedy = failure.remedy
+    aim = None if remedy.resume == "earlier" else remedy.resume
+    setting = None
+    if remedy.field == BOUND and spec.resources.max_runtime_seconds is not None:
+        setting = f"{BOUND}={2 * spec.resources.max_runtime_seconds:g}"
+    text, field = remedy.text, None if setting else remedy.field
+    return NextAction(verb="resume", text=text, aim=aim, field=field, setting=setting)

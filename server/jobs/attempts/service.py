@@ -1,0 +1,300 @@
+"""Reports on a share of an attempt: authorization, lease, the move to `running`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar
+
+from sqlalchemy import Connection, Integer, Table, bindparam, exists, func, select, update
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import shells
+from server.core.database.rows import TypedRow
+from server.core.database.tables import attempt_nodes, attempts, jobs, requests
+from server.core.errors import ConflictError, RefusalError, UnauthenticatedError
+from server.core.events.notices import notify
+from server.core.events.store import NewEvent, append_event
+from server.core.leases import NODE_LEASES, check_fence
+from server.core.lifecycle import attempt_to, job_to, move, node_to
+from server.core.subject import TRAINER, Actor, Subject
+from trainyard.protocol.rest.event_data import PhaseEntered, Reachable, Running
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
+from trainyard.protocol.worker_messages import Identity
+from trainyard.run.directory import Phase
+from trainyard.run.records import Heartbeat
+from trainyard.spec.layout import Layout
+
+OUTPUT_TAKEN = timedelta(minutes=10)
+"""Time after an attempt's end in which its token may still report output of its ranks."""
+
+MOST_ACCEPTED = 2048
+"""Shares that a process keeps between their reports; each takes a few kilobytes."""
+
+_lower = attempt_nodes.alias("lower_shares")
+# The list of slots is JSON text, which the two databases parse by different functions: its commas
+# are counted instead.
+_COMMAS = func.length(_lower.c.slots, type_=Integer) - func.length(
+    func.replace(_lower.c.slots, ",", ""), type_=Integer
+)
+_FIRST_RANK = (
+    select(func.coalesce(func.sum(_COMMAS + 1), 0))
+    .where(
+        _lower.c.attempt_id == attempt_nodes.c.attempt_id,
+        _lower.c.node_rank < attempt_nodes.c.node_rank,
+    )
+    .correlate(attempt_nodes)
+    .scalar_subquery()
+)
+_HAS_SHELLS = (
+    exists()
+    .where(
+        shells.c.attempt_id == attempt_nodes.c.attempt_id,
+        shells.c.node == attempt_nodes.c.node,
+        shells.c.started_at.is_(None),
+    )
+    .correlate(attempt_nodes)
+)
+_HAS_REQUESTS = (
+    exists()
+    .where(requests.c.attempt_id == attempt_nodes.c.attempt_id, requests.c.answer.is_(None))
+    .correlate(attempt_nodes)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedShare(TypedRow):
+    """The share of an attempt whose supervisor reports."""
+
+    table: ClassVar[Table] = attempt_nodes
+    attempt_id: str
+    job_id: Annotated[str, attempts.c.job_id]
+    job_name: Annotated[str, jobs.c.name]
+    number: Annotated[int, attempts.c.number]
+    """Number of the attempt."""
+    node: str
+    token_hash: str | None
+    node_rank: int
+    slots: list[int]
+    first_rank: Annotated[int, _FIRST_RANK]
+    """First of its global ranks: the number of slots of the shares with lower node ranks."""
+    node_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
+    attempt_state: Annotated[AttemptState, attempts.c.state]
+    desired: Annotated[DesiredState, attempts.c.desired]
+    layout: Annotated[Layout, attempts.c.layout]
+    progress: Annotated[Progress, jobs.c.progress]
+    """Progress of the job, whose newest attempt this is while the share has not ended."""
+    start_step: Annotated[int, attempts.c.start_step]
+    last_step: Annotated[int, attempts.c.last_step]
+    parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
+    attempt_ended_at: Annotated[datetime | None, attempts.c.ended_at]
+    identity: Identity | None
+    acknowledged: dict[str, int]
+    """Bytes of each file of the spool that are stored."""
+    unreachable_since: datetime | None
+    lost_at: datetime | None
+    has_shells: Annotated[bool, _HAS_SHELLS]
+    """Whether a person's command waits for the supervisor."""
+    has_requests: Annotated[bool, _HAS_REQUESTS]
+    """Whether a request waits for the trainer of the attempt."""
+
+    @property
+    def key(self) -> ShareKey:
+        """By which it is read again."""
+        return self.attempt_id, self.token_hash
+
+    @property
+    def subject(self) -> Subject:
+        """What an event of the attempt is about."""
+        return Subject(self.job_id, attempt=self.number)
+
+    @property
+    def ranks(self) -> range:
+        """Global ranks on the node."""
+        return range(self.first_rank, self.first_rank + len(self.slots))
+
+    def starts_training(self, heartbeat: Heartbeat | None) -> bool:
+        """Return whether a heartbeat is the first one after the start-up of the attempt."""
+        if heartbeat is None or self.attempt_state != AttemptState.STARTING:
+            return False
+        return heartbeat.phase == Phase.TRAINING or heartbeat.step > self.start_step
+
+
+ShareKey = tuple[str, str | None]
+"""Id of an attempt, and the hash of a token for a share of it."""
+
+# Statements of each group are built once: to build one takes longer than the database does.
+_REPORTED_SHARES = (
+    ReportedShare.select()
+    .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .where(
+        attempt_nodes.c.attempt_id.in_(bindparam("attempt_ids", expanding=True)),
+        attempt_nodes.c.token_hash.in_(bindparam("token_hashes", expanding=True)),
+    )
+)
+
+
+def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> ReportedShare:
+    """Return the share that the holder of a token may report on, before the body is read.
+
+    Raises:
+        UnauthenticatedError: the token is not that of a share of this attempt.
+        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, and the token with it. The
+            token of a lost share is valid until the share has ended too: its exit is the proof that
+            frees its slots.
+    """
+    (found,) = authenticate_shares(context, [(attempt_id, token_hash)])
+    if isinstance(found, RefusalError):
+        raise found
+    return found
+
+
+def authenticate_shares(
+    context: Context, keys: Sequence[ShareKey]
+) -> list[ReportedShare | RefusalError]:
+    """Return for each key the share, or why it is refused, as `authenticate_share` does it."""
+    with context.database.read() as connection:
+        shares = read_reported_shares(connection, keys)
+    return [accepted_or_refused(context, shares.get(key)) for key in keys]
+
+
+def accepted_or_refused(
+    context: Context, share: ReportedShare | None
+) -> ReportedShare | RefusalError:
+    """Return a share whose token is valid now, or why it is refused."""
+    if share is None:
+        return UnauthenticatedError("this is no token of this attempt")
+    ended_at = share.attempt_ended_at if share.node_state == AttemptNodeState.ENDED else None
+    if ended_at is not None and context.now() - ended_at >= OUTPUT_TAKEN:
+        return ConflictError("the attempt has ended, and its token is revoked")
+    return share
+
+
+def read_reported_shares(
+    connection: Connection, keys: Sequence[ShareKey]
+) -> dict[ShareKey, ReportedShare]:
+    """Return the shares that the holders of tokens report on; a share may have ended."""
+    attempt_ids, token_hashes = zip(*keys, strict=True)
+    of = {"attempt_ids": attempt_ids, "token_hashes": token_hashes}
+    shares = ReportedShare.all(connection, _REPORTED_SHARES, of)
+    return {(share.attempt_id, share.token_hash): share for share in shares}
+
+
+class AcceptedShares:
+    """Shares as they were after the last report that a process of the server has stored on each.
+
+    The next report on such a share needs no look at its token before its body is read: the
+    transaction that stores it reads the share again, and refuses a token that is revoked. Its
+    methods run in the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[ShareKey, ReportedShare] = {}
+
+    def take(self, key: ShareKey) -> ReportedShare | None:
+        """Return a share, once: it is kept again with the report that is stored."""
+        return self._shares.pop(key, None)
+
+    def keep(self, share: ReportedShare, acknowledged: Mapping[str, int]) -> None:
+        """Keep a share after a report.
+
+        Args:
+            share: the share on which the token of the report was accepted.
+            acknowledged: bytes of files that are stored, as the reply names them.
+        """
+        if len(self._shares) >= MOST_ACCEPTED:
+            del self._shares[next(iter(self._shares))]  # the one that has not reported for longest
+        # Of a file of which nothing is stored the database has no offset.
+        stored = share.acknowledged | {file: end for file, end in acknowledged.items() if end}
+        self._shares[share.key] = replace(share, acknowledged=stored)
+
+
+def check_identity(row: ReportedShare, identity: Identity) -> None:
+    """Refuse the report of another process than the first one that reported for this share.
+
+    Raises:
+        ConflictError: it is another one.
+    """
+    refusal = f"another supervisor owns attempt {row.number} on {row.node}"
+    check_fence(row.identity or identity, identity, refusal=refusal)
+
+
+@dataclass(frozen=True)
+class HeardShare:
+    """What renews the lease of a share."""
+
+    share: ReportedShare
+    heartbeat: Heartbeat | None
+    """The last one of the trainer."""
+    identity: Identity
+    """The process that reports."""
+    acknowledged: Mapping[str, int]
+    """Bytes of each file of the spool that are stored now."""
+
+
+def record_heartbeats(
+    context: Context, connection: Connection, heard: Sequence[HeardShare]
+) -> None:
+    """Renew the leases of shares, and move attempts to `running` once their trainers train.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the locks of the jobs.
+        heard: reports of processes that own their shares (`check_identity`).
+    """
+    renewed = [each for each in heard if each.share.node_state != AttemptNodeState.CLAIMED]
+    if renewed:
+        connection.execute(_RENEW_LEASE, [_renewal(context, each) for each in renewed])
+    for each in heard:
+        _note_changes(context, connection, each)
+
+
+_RENEW_LEASE = update(attempt_nodes).where(
+    attempt_nodes.c.attempt_id == bindparam("of_attempt"),
+    attempt_nodes.c.node == bindparam("on_node"),
+)
+
+
+def _renewal(context: Context, heard: HeardShare) -> dict[str, Any]:
+    share = heard.share
+    return {"of_attempt": share.attempt_id, "on_node": share.node} | _lease(context, heard)
+
+
+def _lease(context: Context, heard: HeardShare) -> dict[str, Any]:
+    lease = NODE_LEASES.renewal(context.now())
+    return lease | {
+        "identity": heard.identity,
+        "unreachable_since": None,
+        "acknowledged": heard.acknowledged,
+    }
+
+
+def _note_changes(context: Context, connection: Connection, heard: HeardShare) -> None:
+    """Carry out the moves and append the events that follow from a report."""
+    share = heard.share
+    if share.node_state == AttemptNodeState.CLAIMED:
+        lease = _lease(context, heard)
+        running = node_to(share.attempt_id, share.node, AttemptNodeState.RUNNING, **lease)
+        move(context, connection, None, running)
+        if share.lost_at is None:
+            phase = PhaseEntered(phase=Phase.STARTING)
+            notify(context, connection, share.subject.on(share.node), phase)
+    elif share.unreachable_since is not None:
+        words = f"{share.node} reports again"
+        event = NewEvent(Reachable(), Actor(share.node), share.subject.on(share.node), words)
+        append_event(context, connection, event)
+    if share.starts_training(heard.heartbeat):
+        # Without a number of steps in the spec it is a program, which need not count any.
+        counts = share.start_step or share.progress.last_legal_step is not None
+        words = f"trains from step {share.start_step}" if counts else "runs"
+        event = NewEvent(Running(), TRAINER, share.subject, f"{share.job_name} {words}")
+        move(
+            context,
+            connection,
+            event,
+            attempt_to(share.attempt_id, AttemptState.RUNNING, started_at=context.now()),
+            job_to(share.job_id, JobState.RUNNING, reason=None),
+        )

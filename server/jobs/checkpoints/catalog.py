@@ -1,0 +1,251 @@
+"""The catalog of committed checkpoints: what a commit and an ended operation change in it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, delete, select, update
+
+from server.core.context import Context
+from server.core.database.rows import Operation
+from server.core.database.tables import attempts, checkpoints
+from server.core.database.upsert import insert_absent
+from server.core.events.store import NewEvent, append_event
+from server.core.subject import RECOVERY, Actor, Subject
+from server.jobs.attempts.launch import effective_spec
+from server.jobs.checkpoints.deletion import Measure, apply_retention
+from trainyard.protocol.manifest import Manifest, SaveSettled, parse_manifest
+from trainyard.protocol.operations import OperationKind, OperationOutcome, Verification
+from trainyard.protocol.rest.event_data import CheckpointCommitted
+from trainyard.run.checkpoints.checkpoint_names import checkpoint_id, checkpoint_path
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.run.figures import duration
+from trainyard.spec.layout import Layout
+
+MAX_STEP = 10**9
+MAX_SIZE = 2**62
+FIRST_YEAR, LAST_YEAR = 1970, 9998  # in the year 9999 the conversion to UTC can overflow
+DIGEST = re.compile(r"[0-9a-f]{1,32}")
+CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
+
+
+def record_commits(
+    context: Context,
+    connection: Connection,
+    attempt_id: str,
+    manifests: Sequence[Manifest | ProgramManifest],
+    *,
+    actor: Actor,
+    measure: Measure,
+    found_by: str | None = None,
+) -> None:
+    """Store commits of an attempt with their events, and apply retention where one is new.
+
+    Args:
+        context: the server's context.
+        connection: a transaction that holds the job's lock: another commit must not decide over
+            the same checkpoints.
+        attempt_id: the attempt that saved them.
+        manifests: their manifests, by step.
+        actor: who reports them.
+        measure: returns the values of the metric by which retention keeps the best.
+        found_by: the node that found them on storage, if the attempt did not report them.
+    """
+    section = effective_spec(connection, attempt_id).checkpoint
+    # A report is repeated until it is acknowledged: the second one changes nothing.
+    new = [
+        manifest
+        for manifest in manifests
+        if insert_absent(connection, checkpoints, [_row(attempt_id, manifest, section.root)])
+    ]
+    if reached := [m.step for m in new if isinstance(m, ProgramManifest)]:
+        # A program need not report its steps otherwise.
+        behind = (attempts.c.id == attempt_id) & (attempts.c.last_step < max(reached))
+        connection.execute(update(attempts).where(behind).values(last_step=max(reached)))
+    found = f", found on storage by {found_by}" if found_by else ""
+    for manifest in new:
+        step = manifest.step
+        committed = CheckpointCommitted(
+            checkpoint_id=manifest.checkpoint_id, step=step, size=manifest.size, kind=manifest.kind
+        )
+        subject = Subject(manifest.job_id, attempt=manifest.attempt, node=found_by)
+        message = f"step {step} saved ({manifest.kind}){found}"
+        append_event(context, connection, NewEvent(committed, actor, subject, message))
+    if new:
+        saved = update(attempts).where(attempts.c.id == attempt_id)
+        connection.execute(saved.values(save_failed=None))
+        apply_retention(context, connection, new[0].job_id, section, measure=measure)
+
+
+def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> dict[str, Any]:
+    step = manifest.step
+    of_trainer: dict[str, Any]
+    if isinstance(manifest, Manifest):
+        of_trainer = {
+            "layout": str(manifest.layout),
+            "dtype": manifest.param_dtype,
+            "writers": len(manifest.writers) or None,
+        }
+    else:  # which ranks wrote, and what, only the program knows
+        slots = Layout(dp_shard=manifest.world_size).slots_in_words
+        of_trainer = {"layout": slots, "dtype": None, "writers": None}
+    return of_trainer | {
+        "id": manifest.checkpoint_id,
+        "job_id": manifest.job_id,
+        "attempt_id": attempt_id,
+        "attempt": manifest.attempt,
+        "step": step,
+        "kind": manifest.kind,
+        "root": root,
+        "path": checkpoint_path(manifest.job_id, manifest.attempt, step),
+        "size": manifest.size,
+        "files": len(manifest.files),
+        "save_seconds": duration(manifest.save_seconds) or 0.0,
+        "write_seconds": duration(manifest.write_seconds),
+        "parent_id": manifest.parent,
+        "metadata_digest": manifest.metadata_digest,
+        "manifest": manifest,
+        "created_at": manifest.created_at,
+    }
+
+
+def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) -> bool:
+    """Store the seconds that training waited for a save; return whether its checkpoint exists."""
+    table = checkpoints.c
+    entered = connection.execute(
+        update(checkpoints)
+        .where(table.id == settled.checkpoint_id, table.attempt_id == attempt_id)
+        .values(stall_seconds=duration(settled.stall_seconds))
+    )
+    return entered.rowcount > 0
+
+
+def check_manifest(manifest: Manifest | ProgramManifest, *, job_id: str, attempt: int) -> None:
+    """Reject a manifest of another attempt, or with values that the catalog cannot hold.
+
+    Raises:
+        ValueError: names the value.
+    """
+    step = manifest.step
+    mine = checkpoint_id(job_id, attempt, step)
+    if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
+        raise ValueError(f"{manifest.checkpoint_id[:120]!r} is not of attempt {attempt}")
+    for seconds in (manifest.save_seconds, manifest.write_seconds or 0.0):
+        check_moment(step, seconds)
+    if isinstance(manifest, ProgramManifest) and manifest.disagreement is not None:
+        raise ValueError(manifest.disagreement)
+    if not CHECKPOINT_KIND.fullmatch(manifest.kind):
+        raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
+    if not DIGEST.fullmatch(manifest.metadata_digest):
+        raise ValueError("the index is without a checksum")
+    if manifest.size > MAX_SIZE or manifest.created_at.tzinfo is None:
+        raise ValueError(
+            f"size {manifest.size} is above {MAX_SIZE}, or created_at has no time zone"
+        )
+    if not FIRST_YEAR <= manifest.created_at.year <= LAST_YEAR:
+        raise ValueError(f"created_at {manifest.created_at} is not {FIRST_YEAR} to {LAST_YEAR}")
+
+
+def check_moment(step: int, seconds: float) -> None:
+    """Reject a step or a time that the database cannot hold.
+
+    Raises:
+        ValueError: names the value.
+    """
+    if not 0 <= step <= MAX_STEP:
+        raise ValueError(f"step {step} is not 0 to {MAX_STEP}")
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} seconds are not finite")
+
+
+def apply_outcome(
+    context: Context,
+    connection: Connection,
+    operation: Operation,
+    outcome: OperationOutcome,
+    *,
+    measure: Measure,
+) -> tuple[OperationOutcome, bool | None]:
+    """Apply the outcome of an operation to the catalog; its job is locked if it still exists.
+
+    Args:
+        context: the server's context.
+        connection: a transaction.
+        operation: the operation.
+        outcome: its outcome, as reported.
+        measure: returns the values of the metric by which retention keeps the best.
+
+    Returns:
+        The outcome to store, without what the catalog holds now, and the result of a verification.
+    """
+    if outcome.outcome != "succeeded":
+        return outcome, None
+    if operation.kind == OperationKind.RECOVER:
+        _enter_recovered(context, connection, operation, outcome.commits, measure=measure)
+        return outcome.model_copy(update={"commits": ()}), None
+    if operation.checkpoint_id is None:
+        return outcome, None
+    if operation.kind == OperationKind.DELETE:
+        marked = checkpoints.c.deleting_since.is_not(None)
+        mine = checkpoints.c.id == operation.checkpoint_id
+        connection.execute(delete(checkpoints).where(mine, marked))
+        return outcome, None
+    if outcome.verification is None:
+        return outcome, None
+    _note_verification(context, connection, operation.checkpoint_id, outcome.verification)
+    return outcome, outcome.verification.ok
+
+
+def _enter_recovered(
+    context: Context,
+    connection: Connection,
+    operation: Operation,
+    texts: tuple[str, ...],
+    *,
+    measure: Measure,
+) -> None:
+    """Store the commits that a recovery found; the job is locked if it still exists."""
+    task = operation.task.recover
+    assert task is not None, "a recovery has its task"
+    of_attempt = (attempts.c.job_id == operation.job_id, attempts.c.number == task.attempt)
+    attempt_id = connection.scalar(select(attempts.c.id).where(*of_attempt))
+    if attempt_id is None:
+        return  # the job was deleted meanwhile
+    found: list[Manifest | ProgramManifest] = []
+    for text in texts:
+        with suppress(ValueError):  # the catalog cannot hold it
+            manifest = parse_manifest(text)
+            check_manifest(manifest, job_id=operation.job_id, attempt=task.attempt)
+            found.append(manifest)
+    if not found:
+        return
+    found.sort(key=lambda manifest: manifest.step)
+    last = found[-1].step
+    further = (attempts.c.id == attempt_id) & (attempts.c.last_step < last)
+    # First: retention looks at the lineage, which ends with the attempt's last step.
+    connection.execute(update(attempts).where(further).values(last_step=last))
+    node = operation.node
+    record_commits(
+        *(context, connection, attempt_id, found), actor=RECOVERY, measure=measure, found_by=node
+    )
+
+
+def _note_verification(
+    context: Context, connection: Connection, checkpoint_id: str, found: Verification
+) -> None:
+    """Store a verification; a scrub without a fault keeps when all tensors were last loaded."""
+    before = connection.scalar(
+        select(checkpoints.c.verification).where(checkpoints.c.id == checkpoint_id)
+    )
+    if found.ok and found.loaded_at is None and before is not None and before.ok:
+        loads = ("loaded_at", "loaded_on", "tensors")
+        found = found.model_copy(update={name: getattr(before, name) for name in loads})
+    connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == checkpoint_id)
+        .values(verified=found.ok, verification=found, checked_at=context.now())
+    )

@@ -1,0 +1,247 @@
+"""Deletion of checkpoints: by retention, by a person, with a job; each queues an operation.
+
+What retention deletes is a pure decision over the catalog's facts (`deletable`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, update
+
+from server.core.context import Context
+from server.core.database.rows import CheckpointHead, JobHead
+from server.core.database.tables import checkpoints, jobs, operations
+from server.core.errors import ConflictError
+from server.core.subject import RETENTION, Actor
+from server.jobs.attempts.lineage import Lineage, attempts_of, lineage_of
+from server.jobs.checkpoints.guards import (
+    in_use,
+    lock_checkpoint,
+    operations_on,
+    protected,
+    violated_guard,
+)
+from server.jobs.operations.service import cancel_looks, queue_operation
+from trainyard.protocol.operations import OperationKind, OperationTask
+from trainyard.spec.sections.checkpoint import CheckpointSection
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The values of some steps along the current lineage."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    """By step; finite values only."""
+    awaited: frozenset[int] = frozenset()
+    """Steps whose metrics the server does not have yet: a live attempt still reports them."""
+
+
+Measure = Callable[[Connection, Lineage, str, Collection[int]], Measured]
+"""Returns the values of a metric at some steps of a lineage.
+
+The metrics are in a layer above: who stores a commit passes the function.
+"""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint of the current lineage without a deletion mark."""
+
+    id: str
+    attempt: int
+    step: int
+    verified: bool | None = None
+    """None until the first verification."""
+    protected: bool = False
+    """Whether it is pinned, being loaded, used by an operation, or the origin of a fork."""
+    value: float | None = None
+    """Value of `keep_best_metric` at its step; None without one."""
+    awaited: bool = False
+    """Whether that value can still arrive."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Age along the lineage: by step, and of one step by attempt."""
+        return self.step, self.attempt
+
+
+def deletable(section: CheckpointSection, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the checkpoints that may be deleted now, oldest first; none where all are kept.
+
+    Kept are the newest `keep_latest_k` steps, the steps at multiples of `keep_every_steps`, the
+    `keep_best_k` with the least value and those whose value is awaited, the protected ones, the
+    newest one without damage, and at least one verified one. Of several checkpoints of a step the
+    newest counts; a damaged one fills no place.
+    """
+    if section.keep_latest_k == 0:
+        return []
+    ordered = sorted(candidates, key=lambda candidate: candidate.order)
+    sound = [candidate for candidate in ordered if candidate.verified is not False]
+    by_step = {candidate.step: candidate for candidate in sound}  # that of the newest attempt
+    kept = {c.id for c in list(by_step.values())[-section.keep_latest_k :]}
+    every = section.keep_every_steps
+    kept |= {c.id for c in by_step.values() if every and c.step > 0 and c.step % every == 0}
+    if section.keep_best_k:
+        kept |= _best(by_step.values(), section.keep_best_k)
+    kept |= {c.id for c in ordered if c.protected}
+    if not sound:  # a damaged one is better than none: a person decides
+        kept |= {c.id for c in ordered[-1:]}
+    return [c for c in ordered if c.id not in kept | _last_verified(sound, kept)]
+
+
+def _best(candidates: Collection[Candidate], count: int) -> set[str]:
+    """Return those with the least values, the newer of equal ones, and all awaited ones."""
+    known = [(c.value, -c.step, c.id) for c in candidates if c.value is not None]
+    least = {identifier for _, _, identifier in sorted(known)[:count]}
+    return least | {c.id for c in candidates if c.awaited}
+
+
+def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
+    """Return the newest verified checkpoint where no verified one is kept."""
+    verified = [candidate.id for candidate in sound if candidate.verified]
+    return set() if kept.intersection(verified) else set(verified[-1:])
+
+
+def apply_retention(
+    context: Context,
+    connection: Connection,
+    job_id: str,
+    section: CheckpointSection,
+    *,
+    measure: Measure,
+) -> None:
+    """Queue the deletion of what a job's settings no longer keep.
+
+    The caller holds the job's lock and has stored its newest commit.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        job_id: the job.
+        section: its settings.
+        measure: returns the values of `keep_best_metric`.
+    """
+    if section.keep_latest_k == 0:
+        return
+    lineage = lineage_of(attempts_of(connection, job_id))
+    table = checkpoints.c
+    staying = (table.job_id == job_id, table.deleting_since.is_(None))
+    rows = CheckpointHead.all(connection, CheckpointHead.select().where(*staying))
+    held = {row.id: row for row in rows if lineage.holds(number=row.attempt, step=row.step)}
+    needed = protected(connection, held.keys())
+    metric = section.keep_best_metric if section.keep_best_k else None
+    steps = {row.step for row in held.values()}
+    measured = measure(connection, lineage, metric, steps) if metric else Measured()
+    going = deletable(
+        section,
+        [
+            Candidate(
+                id=row.id,
+                attempt=row.attempt,
+                step=row.step,
+                verified=row.verified,
+                protected=row.pinned_at is not None or row.id in needed,
+                value=measured.values.get(row.step),
+                awaited=row.step in measured.awaited,
+            )
+            for row in held.values()
+        ],
+    )
+    if not going:
+        return
+    job = JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id))
+    reason = f"keep_latest_k={section.keep_latest_k}"
+    if section.keep_every_steps:
+        reason += f", keep_every_steps={section.keep_every_steps}"
+    if metric:
+        reason += f", keep_best_k={section.keep_best_k} by {metric}"
+    for candidate in going:
+        row = held[candidate.id]
+        _remove(context, connection, job, row, actor=RETENTION, reason=reason)
+
+
+def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
+    """Mark a checkpoint and queue its deletion; return the operation's id.
+
+    A repeat returns the operation that is open, or queues another one where the last has failed.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: a deletion guard forbids it, which the message names.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = lock_checkpoint(connection, checkpoint_id)
+        if checkpoint.deleting_since is None:
+            reason = violated_guard(connection, job, checkpoint)
+            if reason is not None:
+                raise ConflictError(reason)
+        return _remove(context, connection, job, checkpoint, actor=actor, reason="")
+
+
+def remove_with_job(
+    context: Context, connection: Connection, job: JobHead, *, actor: Actor
+) -> list[str]:
+    """Queue the deletion of all checkpoints of a job, before its rows; return the operations' ids.
+
+    Raises:
+        ConflictError: a checkpoint is pinned, or an operation uses it.
+    """
+    mine = CheckpointHead.select().where(checkpoints.c.job_id == job.id)
+    rows = CheckpointHead.all(connection, mine)
+    pinned = sorted(row.id for row in rows if row.pinned_at is not None)
+    if pinned:
+        raise ConflictError(f"{', '.join(pinned[:5])} is pinned; unpin it first")
+    for operation in operations_on(connection, [row.id for row in rows]).values():
+        raise ConflictError(in_use(operation))
+    cancel_looks(context, connection, operations.c.job_id == job.id, actor=actor)
+    return [
+        queue_operation(
+            context,
+            connection,
+            OperationTask(
+                kind=OperationKind.DELETE,
+                job_id=job.id,
+                root=root,
+                paths=tuple(sorted(row.path for row in rows if row.root == root)),
+                whole_job=True,
+            ),
+            job=job,
+            checkpoint_id=None,
+            actor=actor,
+            reason=f"{job.name} was deleted",
+        )
+        for root in sorted({row.root for row in rows})
+    ]
+
+
+def _remove(
+    context: Context,
+    connection: Connection,
+    job: JobHead,
+    checkpoint: CheckpointHead,
+    *,
+    actor: Actor,
+    reason: str,
+) -> str:
+    # Mark and operation in one transaction: from here on no placement, fork, export or sample takes
+    # the checkpoint, and a mark without an operation cannot exist.
+    connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == checkpoint.id, checkpoints.c.deleting_since.is_(None))
+        .values(deleting_since=context.now())
+    )
+    cancel_looks(context, connection, operations.c.checkpoint_id == checkpoint.id, actor=actor)
+    task = OperationTask(
+        kind=OperationKind.DELETE, job_id=job.id, root=checkpoint.root, paths=(checkpoint.path,)
+    )
+    return queue_operation(
+        context,
+        connection,
+        task,
+        job=job,
+        checkpoint_id=checkpoint.id,
+        actor=actor,
+        reason=reason,
+    )

@@ -1,0 +1,140 @@
+"""`/checkpoints` and `/jobs/{id}/checkpoints`: the catalog and its operations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from server.api.auth.dependencies import Person, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import CHECKPOINT_ID, CheckpointId, JobId
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply
+from server.core.context import Context
+from server.jobs.checkpoints import deletion, queries, service
+from server.jobs.operations.queries import read_operation
+from trainyard.protocol.rest.checkpoints import (
+    CheckpointDetails,
+    CheckpointView,
+    ExportRequest,
+    OperationView,
+    SampleRequest,
+)
+from trainyard.protocol.rest.common import Page
+
+ExportBody = Annotated[ExportRequest, Depends(JsonBody(ExportRequest, default=ExportRequest()))]
+SampleBody = Annotated[SampleRequest, Depends(JsonBody(SampleRequest, default=SampleRequest()))]
+
+router = APIRouter(dependencies=[person])
+
+
+@router.get(
+    "/jobs/{job_id}/checkpoints",
+    response_model=Page[CheckpointView],
+    tags=["checkpoints"],
+    summary="The committed checkpoints of a job",
+)
+def list_checkpoints(
+    context: ServerContext,
+    job_id: JobId,
+    page: Annotated[PageRequest[str], Depends(page_by("checkpoints", str, CHECKPOINT_ID))],
+) -> Response:
+    """List checkpoints, the newest attempt and step first."""
+    views = queries.list_checkpoints(context, job_id, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.id)
+    return reply(Page[CheckpointView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/checkpoints/{checkpoint_id}",
+    response_model=CheckpointDetails,
+    tags=["checkpoints"],
+    summary="A checkpoint with its manifest",
+)
+def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Response:
+    """Return a checkpoint with its manifest and the jobs forked from it."""
+    return reply(queries.read_checkpoint(context, checkpoint_id))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/verify",
+    status_code=202,
+    response_model=OperationView,
+    tags=["checkpoints"],
+    summary="Compare a checkpoint with its checksums, and load it",
+)
+def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Queue a verification on a node; a repeat returns the open one."""
+    return _accepted(context, service.verify(context, checkpoint_id, actor=principal.actor))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/export",
+    status_code=202,
+    response_model=OperationView,
+    tags=["checkpoints"],
+    summary="Write a checkpoint's weights as Hugging Face's libraries read them",
+)
+def export(
+    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ExportBody
+) -> Response:
+    """Queue an export to a folder on storage; a repeat returns the open one."""
+    return _accepted(context, service.export(context, checkpoint_id, body, actor=principal.actor))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/sample",
+    status_code=202,
+    response_model=OperationView,
+    tags=["checkpoints"],
+    summary="Sample a text from a checkpoint",
+)
+def sample(
+    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: SampleBody
+) -> Response:
+    """Queue a sample on a node; the operation's outcome holds the text."""
+    return _accepted(context, service.sample(context, checkpoint_id, body, actor=principal.actor))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/pin",
+    response_model=CheckpointDetails,
+    tags=["checkpoints"],
+    summary="Exempt a checkpoint from retention",
+)
+def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Keep a checkpoint until it is unpinned."""
+    service.set_pin(context, checkpoint_id, pinned=True, actor=principal.actor)
+    return reply(queries.read_checkpoint(context, checkpoint_id))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/unpin",
+    response_model=CheckpointDetails,
+    tags=["checkpoints"],
+    summary="Return a checkpoint to retention",
+)
+def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Remove the pin."""
+    service.set_pin(context, checkpoint_id, pinned=False, actor=principal.actor)
+    return reply(queries.read_checkpoint(context, checkpoint_id))
+
+
+@router.delete(
+    "/checkpoints/{checkpoint_id}",
+    status_code=202,
+    response_model=OperationView,
+    tags=["checkpoints"],
+    summary="Delete a checkpoint from storage",
+)
+def delete(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Mark a checkpoint and queue its deletion; 409 names the guard that forbids it."""
+    return _accepted(context, deletion.delete(context, checkpoint_id, actor=principal.actor))
+
+
+def _accepted(context: Context, operation_id: str) -> Response:
+    with context.database.read() as connection:
+        view = read_operation(connection, operation_id)
+    return reply(view, status=202, headers={"location": f"/api/v1/operations/{operation_id}"})

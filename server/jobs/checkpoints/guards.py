@@ -1,0 +1,163 @@
+"""Guards of deletions: what protects a checkpoint, under the lock of its job (38)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+import orjson
+from sqlalchemy import Connection, Table, Text, and_, exists, func, or_, select, type_coerce
+
+from server.core.database.rows import Checkpoint, CheckpointHead, JobHead, Operation, TypedRow
+from server.core.database.tables import attempts, checkpoints, jobs, operations
+from server.core.errors import ConflictError, NotFoundError
+from server.core.lifecycle import lock_job
+from server.jobs.operations.queries import open_operations
+from trainyard.protocol.operations import USES
+from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
+
+
+@dataclass(frozen=True, slots=True)
+class ForkedJob(TypedRow):
+    """A job that was forked from a checkpoint of another one."""
+
+    table: ClassVar[Table] = jobs
+    name: str
+    forked_from: str | None
+
+
+def lock_checkpoint(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
+    """Lock the job of a checkpoint, and return both rows.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+    """
+    found = checkpoints.c.id == checkpoint_id
+    job_id = connection.scalar(select(checkpoints.c.job_id).where(found))
+    if job_id is not None:
+        lock_job(connection, job_id)
+        # Under the lock: it may be deleted by now.
+        row = Checkpoint.one_or_none(connection, Checkpoint.select().where(found))
+        if row is not None:
+            return JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id)), row
+    raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+
+
+def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
+    """Lock the job of a checkpoint, and return both rows.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is being deleted.
+    """
+    job, checkpoint = lock_checkpoint(connection, checkpoint_id)
+    if checkpoint.deleting_since is not None:
+        raise ConflictError(f"{checkpoint_id} is being deleted")
+    return job, checkpoint
+
+
+def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointHead) -> str | None:
+    """Return which guard forbids a person to delete a checkpoint; None if none does.
+
+    It runs in the transaction that marks the checkpoint, under the job's lock. Placement takes that
+    lock too: no attempt can start to load the checkpoint in between.
+    """
+    identifier = checkpoint.id
+    if checkpoint.pinned_at is not None:
+        return f"{identifier} was pinned by {checkpoint.pinned_by}; unpin it first"
+    if _being_loaded(connection, {identifier}):
+        return f"{identifier} is being loaded by an attempt; wait for its first step"
+    if use := operations_on(connection, {identifier}).get(identifier):
+        return in_use(use)
+    if other := _dependent_job(connection, {identifier}):
+        return f"{other.name} was forked from {identifier} and has saved no checkpoint yet"
+    if job.state == JobState.SUCCEEDED or checkpoint.verified is False:
+        return None
+    others = and_(
+        checkpoints.c.job_id == job.id,
+        checkpoints.c.id != identifier,
+        checkpoints.c.deleting_since.is_(None),
+        or_(checkpoints.c.verified.is_(None), checkpoints.c.verified.is_(True)),
+    )
+    total, verified = connection.execute(
+        select(func.count(), func.count().filter(checkpoints.c.verified)).where(others)
+    ).one()
+    if total == 0:
+        return (
+            f"{identifier} is the last checkpoint of {job.name}, which is {job.state}; "
+            "delete the job with its checkpoints instead"
+        )
+    if checkpoint.verified and verified == 0:
+        return f"{identifier} is the only verified checkpoint of {job.name}; verify another first"
+    return None
+
+
+def protected(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Return those that are being loaded, that a job was forked from, or that an operation uses."""
+    forks = connection.scalars(select(jobs.c.forked_from).where(jobs.c.forked_from.in_(ids)))
+    loaded, used = _being_loaded(connection, ids), operations_on(connection, ids)
+    return {*loaded, *used, *map(str, forks)}
+
+
+def operations_on(connection: Connection, ids: Collection[str]) -> dict[str, Operation]:
+    """Return an open export or sample of each of these that has one, by checkpoint."""
+    return {
+        row.checkpoint_id: row
+        for row in open_operations(connection, USES, operations.c.checkpoint_id.in_(ids))
+        if row.checkpoint_id is not None
+    }
+
+
+def in_use(operation: Operation) -> str:
+    """Return why an open operation forbids the deletion of its checkpoint."""
+    return (
+        f"{operation.checkpoint_id}: operation {operation.id} ({operation.kind}, requested by "
+        f"{operation.actor}) is {operation.state}; wait for its end, or cancel it"
+    )
+
+
+def refuse_while_needed(connection: Connection, job_id: str) -> None:
+    """Reject the deletion of a job whose checkpoints are all that a fork can start from.
+
+    Raises:
+        ConflictError: a fork has saved no checkpoint yet.
+    """
+    ids = connection.scalars(select(checkpoints.c.id).where(checkpoints.c.job_id == job_id)).all()
+    if other := _dependent_job(connection, ids):
+        raise ConflictError(
+            f"{other.name} was forked from {other.forked_from} and has saved no checkpoint yet"
+        )
+
+
+def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Return those that a live attempt may still load, or that a pending launch names.
+
+    An attempt has certainly loaded its checkpoint once it has taken a step.
+    """
+    loading = connection.scalars(
+        select(attempts.c.parent_checkpoint_id).where(
+            attempts.c.parent_checkpoint_id.in_(ids),
+            attempts.c.state.in_(sorted(LIVE_ATTEMPT_STATES)),
+            attempts.c.last_step <= attempts.c.start_step,
+        )
+    )
+    found = {str(identifier) for identifier in loading}
+    # A launch names a checkpoint of its own job, or that from which the job was forked.
+    owners = {split_checkpoint_id(identifier)[0] for identifier in ids}
+    # One field of the JSON text: an unreadable launch must not refuse the commits of other jobs.
+    launches = select(type_coerce(jobs.c.pending, Text)).where(
+        jobs.c.pending.is_not(None), or_(jobs.c.id.in_(owners), jobs.c.forked_from.in_(ids))
+    )
+    named = (orjson.loads(launch).get("checkpoint_id") for launch in connection.scalars(launches))
+    return found | {identifier for identifier in named if identifier in ids}
+
+
+def _dependent_job(connection: Connection, ids: Collection[str]) -> ForkedJob | None:
+    """Return a job that was forked from one of these and has saved no checkpoint."""
+    saved = exists().where(checkpoints.c.job_id == jobs.c.id)
+    query = ForkedJob.select().where(
+        jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved
+    )
+    return ForkedJob.one_or_none(connection, query.limit(1))

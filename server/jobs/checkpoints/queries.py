@@ -1,0 +1,139 @@
+"""Reads the catalog: views of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, Table, and_, or_, select
+
+from server.core.context import Context
+from server.core.database.rows import TypedRow
+from server.core.database.tables import checkpoints, jobs, operations
+from server.core.errors import NotFoundError
+from server.core.lifecycle import check_job
+from server.jobs.attempts.lineage import Lineage, attempts_of, lineage_of
+from server.jobs.operations.queries import open_operations
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.operations import FailedTries, OperationKind, Verification
+from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView, DescendantView
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+
+MOST_DESCENDANTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCheckpoint(TypedRow):
+    """A checkpoint as the list shows it."""
+
+    table: ClassVar[Table] = checkpoints
+    id: str
+    job_id: str
+    attempt: int
+    step: int
+    kind: str
+    root: str
+    path: str
+    size: int
+    files: int
+    layout: str
+    dtype: str | None
+    save_seconds: float
+    stall_seconds: float | None
+    writers: int | None
+    write_seconds: float | None
+    parent_id: str | None
+    created_at: datetime
+    verification: Verification | None
+    pinned_at: datetime | None
+    pinned_by: str | None
+    deleting_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DetailedCheckpoint(ListedCheckpoint):
+    """A checkpoint with its manifest, which a list does not read."""
+
+    manifest: Manifest | ProgramManifest
+
+
+def list_checkpoints(
+    context: Context, job_id: str, *, after: str | None = None, limit: int = 50
+) -> list[CheckpointView]:
+    """Return at most `limit` checkpoints of a job after an id, the newest attempt and step first.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    table = checkpoints.c
+    query = ListedCheckpoint.select().where(table.job_id == job_id)
+    if after is not None:
+        _, attempt, step = split_checkpoint_id(after)
+        older = or_(table.attempt < attempt, and_(table.attempt == attempt, table.step < step))
+        query = query.where(older)
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        newest_first = query.order_by(table.attempt.desc(), table.step.desc())
+        rows = ListedCheckpoint.all(connection, newest_first.limit(limit))
+        lineage = lineage_of(attempts_of(connection, job_id))
+        failing = _failed_deletions(connection, rows)
+    return [CheckpointView(**_fields(row, lineage, failing)) for row in rows]
+
+
+def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
+    """Return one checkpoint with its manifest.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+    """
+    query = DetailedCheckpoint.select().where(checkpoints.c.id == checkpoint_id)
+    with context.database.read() as connection:
+        row = DetailedCheckpoint.one_or_none(connection, query)
+        if row is None:
+            raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+        lineage = lineage_of(attempts_of(connection, row.job_id))
+        descendants = descendants_of(connection, checkpoint_id)
+        failing = _failed_deletions(connection, [row])
+    return CheckpointDetails(
+        **_fields(row, lineage, failing), manifest=row.manifest, descendants=descendants
+    )
+
+
+def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[DescendantView, ...]:
+    """Return the jobs that were forked from a checkpoint, the oldest first."""
+    rows = connection.execute(
+        select(jobs.c.id, jobs.c.name, jobs.c.fork_parts)
+        .where(jobs.c.forked_from == checkpoint_id)
+        .order_by(jobs.c.id)
+        .limit(MOST_DESCENDANTS)
+    )
+    return tuple(
+        DescendantView(job_id=row.id, name=row.name, parts=tuple(row.fork_parts)) for row in rows
+    )
+
+
+def _failed_deletions(
+    connection: Connection, rows: Sequence[ListedCheckpoint]
+) -> dict[str | None, FailedTries | None]:
+    """Return the failures of the open deletions of some checkpoints, by checkpoint."""
+    marked = [row.id for row in rows if row.deleting_since is not None]
+    if not marked:
+        return {}
+    of_these = operations.c.checkpoint_id.in_(marked)
+    found = open_operations(connection, {OperationKind.DELETE}, of_these)
+    return {row.checkpoint_id: row.failing for row in found}
+
+
+def _fields(
+    row: ListedCheckpoint, lineage: Lineage, failing: Mapping[str | None, FailedTries | None]
+) -> dict[str, Any]:
+    return row.values_for(CheckpointView) | {
+        "place": f"{row.root}:{row.path}",
+        "parent": row.parent_id,
+        "on_lineage": lineage.holds(number=row.attempt, step=row.step),
+        "deleting": row.deleting_since is not None,
+        "not_deleted": failing.get(row.id),
+    }

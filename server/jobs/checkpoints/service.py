@@ -1,0 +1,200 @@
+"""Verify, scrub, pin, export and sample a checkpoint."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select, update
+
+from server.core.context import Context
+from server.core.database.rows import Checkpoint, CheckpointHead, JobHead
+from server.core.database.tables import checkpoints, jobs
+from server.core.errors import ConflictError, InvalidRequestError
+from server.core.events.store import NewEvent, append_event
+from server.core.subject import Actor, Subject
+from server.jobs.checkpoints.guards import locked_to_stay
+from server.jobs.operations.queries import open_operations
+from server.jobs.operations.service import queue_operation
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.operations import ExportTask, OperationKind, OperationTask, SampleTask
+from trainyard.protocol.rest.checkpoints import ExportRequest, SampleRequest
+from trainyard.protocol.rest.event_data import CheckpointPinned
+from trainyard.spec.job import JobSpec
+
+
+def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
+    """Queue a verification, and return the operation's id; a repeat returns the id of the open one.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is being deleted.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        return queue_on(context, connection, job, checkpoint, OperationKind.VERIFY, actor=actor)
+
+
+def queue_on(
+    context: Context,
+    connection: Connection,
+    job: JobHead,
+    checkpoint: CheckpointHead,
+    kind: OperationKind,
+    *,
+    actor: Actor,
+    reason: str = "",
+    **wanted: ExportTask | SampleTask,
+) -> str:
+    """Queue an operation that reads a checkpoint, and return its id; the job is locked."""
+    task = OperationTask.model_validate(
+        {
+            "kind": kind,
+            "job_id": job.id,
+            "root": checkpoint.root,
+            "paths": (checkpoint.path,),
+            "checkpoint": ResumePoint(
+                checkpoint_id=checkpoint.id,
+                path=checkpoint.path,
+                step=checkpoint.step,
+                metadata_digest=checkpoint.metadata_digest,
+            ),
+            **wanted,
+        }
+    )
+    return queue_operation(
+        context,
+        connection,
+        task,
+        job=job,
+        checkpoint_id=checkpoint.id,
+        actor=actor,
+        reason=reason,
+    )
+
+
+def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor) -> None:
+    """Exempt a checkpoint from retention, or no longer; a repeat changes nothing.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is being deleted.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        if (checkpoint.pinned_at is not None) == pinned:
+            return
+        values = {
+            "pinned_at": context.now() if pinned else None,
+            "pinned_by": actor.name if pinned else None,
+        }
+        connection.execute(
+            update(checkpoints).where(checkpoints.c.id == checkpoint_id).values(values)
+        )
+        event = NewEvent(
+            CheckpointPinned(checkpoint_id=checkpoint_id, pinned=pinned),
+            actor,
+            Subject(job.id),
+            f"{checkpoint_id} is {'pinned' if pinned else 'no longer pinned'}",
+        )
+        append_event(context, connection, event)
+
+
+def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: Actor) -> str:
+    """Queue an export, and return the operation's id; a repeat returns the id of the open one.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is being deleted, damaged or of an own model, or another export writes
+            the same folder.
+        InvalidRequestError: this server has no such root.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        _check_whole(checkpoint)
+        wanted = _export_task(context, _spec(connection, job.id), checkpoint, request)
+        # Two jobs can export to one folder: the job's lock alone would let both find no other one.
+        context.database.lock_events(connection)
+        for other in open_operations(connection, {OperationKind.EXPORT}):
+            export, same = other.task.export, other.checkpoint_id == checkpoint_id
+            if export and export.place == wanted.place and not (same and export == wanted):
+                raise ConflictError(
+                    f"operation {other.id} writes another export to {wanted.place} and is "
+                    f"{other.state}; name another folder"
+                )
+        kind, reason = OperationKind.EXPORT, f"as {wanted.dtype} to {wanted.place}"
+        return queue_on(
+            context, connection, job, checkpoint, kind, actor=actor, reason=reason, export=wanted
+        )
+
+
+def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, actor: Actor) -> str:
+    """Queue a sample, and return the operation's id; a repeat returns the id of the open one.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is being deleted or damaged, or its model is code that may not run here.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        _check_whole(checkpoint)
+        spec = _spec(connection, job.id)
+        _refuse_program(checkpoint, spec)
+        if spec.model.factory is not None and not context.settings.allow_code:
+            raise ConflictError(
+                f"{checkpoint_id} holds {spec.model.factory}, and this server runs no code that a "
+                "job brings; TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows it"
+            )
+        wanted = SampleTask(spec=spec, **request.model_dump())
+        kind, reason = OperationKind.SAMPLE, f"{request.max_tokens} tokens"
+        return queue_on(
+            context, connection, job, checkpoint, kind, actor=actor, reason=reason, sample=wanted
+        )
+
+
+def _export_task(
+    context: Context, spec: JobSpec, checkpoint: Checkpoint, request: ExportRequest
+) -> ExportTask:
+    """Return the task of a request, with the defaults of the checkpoint."""
+    _refuse_program(checkpoint, spec)
+    manifest = checkpoint.manifest
+    assert isinstance(manifest, Manifest), "a program's checkpoint is refused above"
+    if spec.model.factory is not None or manifest.model is None:
+        raise ConflictError(
+            f"{checkpoint.id} holds {spec.model.factory or 'a model that it does not describe'}: "
+            "only models of a known family have weight names that other programs read"
+        )
+    root = request.root or checkpoint.root
+    if root not in context.settings.roots:
+        legal = ", ".join(context.settings.roots)
+        raise InvalidRequestError.at("/root", f"{root!r} is no root of this server; legal: {legal}")
+    dtype = request.dtype or manifest.param_dtype
+    task = {
+        "root": root,
+        "name": request.name or f"{checkpoint.id}-{dtype}",
+        "dtype": dtype,
+        "shard_gib": request.shard_gib,
+        "tokenizer": spec.data.tokenizer_path if spec.data.tokenizer == "huggingface" else None,
+    }
+    return ExportTask.model_validate(task)  # validated: a manifest can name any type
+
+
+def _refuse_program(checkpoint: Checkpoint, spec: JobSpec) -> None:
+    """Reject a checkpoint of a program, whose model only that program knows."""
+    if spec.program is not None:
+        raise ConflictError(
+            f"{checkpoint.id} was saved by a program (program.command): only the program knows "
+            "what its files hold"
+        )
+
+
+def _check_whole(checkpoint: Checkpoint) -> None:
+    """Reject a checkpoint whose verification failed."""
+    if checkpoint.verified is False:
+        found = checkpoint.verification
+        fault = found.fault if found is not None else "unknown"
+        raise ConflictError(f"{checkpoint.id} is damaged ({fault}): choose another one")
+
+
+def _spec(connection: Connection, job_id: str) -> JobSpec:
+    stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+    spec: JobSpec = stored.read(f"spec of job {job_id}")
+    return spec

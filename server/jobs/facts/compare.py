@@ -1,0 +1,59 @@
+"""Configuration and summary of several jobs side by side: the values in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import select
+
+from server.api.http.query import compared_jobs
+from server.core.context import Context
+from server.core.database.tables import jobs
+from server.core.errors import NotFoundError
+from server.jobs.facts.store import read_facts
+from trainyard.protocol.rest.metrics_and_logs import (
+    FactOwner,
+    FactRow,
+    FactsComparison,
+)
+from trainyard.run.fact_types.fact_records import FactValue, RunFacts
+
+
+def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
+    """Return the values in which jobs differ, by name in the order of the first job that has it.
+
+    Raises:
+        NotFoundError: there is no job of some id; all of them are named.
+        InvalidRequestError: there are too many jobs.
+    """
+    wanted = compared_jobs(job_ids)
+    with context.database.read() as connection:
+        query = select(jobs.c.id, jobs.c.name).where(jobs.c.id.in_(wanted))
+        names = {row.id: row.name for row in connection.execute(query)}
+        if unknown := [job_id for job_id in wanted if job_id not in names]:
+            raise NotFoundError.of_jobs(unknown)
+        found = read_facts(connection, wanted)
+    facts = [found.get(job_id, RunFacts()) for job_id in wanted]
+    config, same = _differing([each.config for each in facts])
+    summary, equal = _differing([each.summary for each in facts])
+    return FactsComparison(
+        jobs=tuple(FactOwner(id=job_id, name=names[job_id]) for job_id in wanted),
+        config=config,
+        summary=summary,
+        same=same + equal,
+    )
+
+
+def _differing(sections: Sequence[Mapping[str, FactValue]]) -> tuple[tuple[FactRow, ...], int]:
+    """Return the rows in which sections differ, and the number of the others."""
+    names = dict.fromkeys(name for section in sections for name in section)
+    rows = [
+        FactRow(name=name, values=tuple(section.get(name) for section in sections))
+        for name in names
+    ]
+    differing = tuple(row for row in rows if len(set(map(_key, row.values))) > 1)
+    return differing, len(rows) - len(differing)
+
+
+def _key(value: FactValue | None) -> tuple[bool, FactValue | None]:
+    return isinstance(value, bool), value  # True is no 1

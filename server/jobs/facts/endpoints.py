@@ -1,0 +1,24 @@
+"""`/facts/compare`: configuration and summary of several jobs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from server.api.auth.dependencies import person
+from server.api.http.dependencies import ServerContext
+from server.api.http.query import ComparedJobs
+from server.api.http.responses import reply
+from server.jobs.facts.compare import compare_facts
+from trainyard.protocol.rest.metrics_and_logs import FactsComparison
+
+router = APIRouter(tags=["metrics"], dependencies=[person])
+
+
+@router.get(
+    "/facts/compare",
+    response_model=FactsComparison,
+    summary="Configuration and summary of several jobs",
+)
+def compare(context: ServerContext, jobs: ComparedJobs) -> Response:
+    """Return the values of configuration and summary in which the jobs differ."""
+    return reply(compare_facts(context, jobs.split(",")))

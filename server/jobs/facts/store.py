@@ -1,0 +1,112 @@
+"""Facts of jobs: stored whole, and their configuration as words by which a search finds them.
+
+A job of a program has the facts that its script reported last, and until then the arguments of its
+spec; an imported run has what the tool recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from server.core.database.metric_and_log_tables import config_words, job_facts
+from server.core.database.tables import jobs
+from server.core.database.upsert import insert_or_replace
+from trainyard.protocol.past_runs.views import ImportedRun
+from trainyard.run.fact_types.fact_records import EXACT, MAX_TAGS, FactValue, RunFacts
+from trainyard.run.fact_types.fact_section import facts_of, legal_tags
+from trainyard.spec.job import JobSpec
+
+MAX_WORDS = 200
+"""Values of a configuration by which a search finds the job: the first ones."""
+LONGEST_WORD = 200
+
+
+def begin_facts(
+    connection: Connection, specs: Mapping[str, JobSpec], run: ImportedRun | None = None
+) -> None:
+    """Store the facts of new jobs that are known before they run.
+
+    Args:
+        connection: a transaction.
+        specs: their specs by job id.
+        run: what was imported, of an imported run.
+    """
+    summary = {} if run is None else facts_of(run.summary)
+    rows: list[dict[str, object]] = []
+    words: list[dict[str, str]] = []
+    for job_id, spec in specs.items():
+        config = {} if spec.program is None else facts_of(spec.program.arguments)
+        if config or summary:
+            rows.append({"job_id": job_id, "facts": RunFacts(config=config, summary=summary)})
+            words += _words_of(job_id, _words(config))
+    for table, values in ((job_facts, rows), (config_words, words)):
+        if values:
+            connection.execute(insert(table), values)
+
+
+def report_facts(connection: Connection, job_id: str, facts: RunFacts) -> None:
+    """Store the facts that a script reported, in place of the former ones.
+
+    The job gets each tag once: one that was removed from it since does not come back.
+
+    Args:
+        connection: a transaction that holds the lock of the job.
+        job_id: the job.
+        facts: its facts.
+    """
+    before = read_facts(connection, [job_id]).get(job_id, RunFacts())
+    tags = legal_tags((*before.tags, *facts.tags))
+    _replace(connection, job_id, RunFacts(config=facts.config, summary=facts.summary, tags=tags))
+    if new := [tag for tag in tags if tag not in before.tags]:
+        own = connection.scalar(select(jobs.c.tags).where(jobs.c.id == job_id)) or []
+        all_tags = [*islice(dict.fromkeys((*own, *new)), max(MAX_TAGS, len(own)))]
+        if all_tags != own:
+            connection.execute(update(jobs).where(jobs.c.id == job_id).values(tags=all_tags))
+
+
+def read_facts(connection: Connection, job_ids: Sequence[str]) -> dict[str, RunFacts]:
+    """Return facts by job id; jobs without any are omitted."""
+    query = select(job_facts.c.job_id, job_facts.c.facts).where(job_facts.c.job_id.in_(job_ids))
+    return {row.job_id: row.facts for row in connection.execute(query)}
+
+
+def config_word(name: str, value: FactValue) -> str | None:
+    """Return the word that stands for a value, such as `lr=0.0003`; None for what has none.
+
+    Case does not matter, and numbers are equal in any spelling, but for whole numbers that no float
+    has exactly: those may be ids.
+    """
+    text = str(value).lower()
+    try:
+        number = float(text)
+    except ValueError:
+        pass
+    else:
+        exact = abs(number) <= EXACT or not text.lstrip("+-").isdigit()
+        text = repr(number) if math.isfinite(number) and exact else text
+    word = f"{name.lower()}={text}"
+    return word if len(word) <= LONGEST_WORD and word.split() == [word] else None
+
+
+def _replace(connection: Connection, job_id: str, facts: RunFacts) -> None:
+    insert_or_replace(connection, job_facts, [{"job_id": job_id, "facts": facts}])
+    new = _words(facts.config)
+    own = config_words.c.job_id == job_id
+    old = set(connection.scalars(select(config_words.c.word).where(own)))
+    if gone := old - new:
+        connection.execute(delete(config_words).where(own, config_words.c.word.in_(gone)))
+    if added := new - old:
+        connection.execute(insert(config_words), _words_of(job_id, added))
+
+
+def _words(config: Mapping[str, FactValue]) -> set[str]:
+    words = (config_word(name, value) for name, value in config.items())
+    return {*islice((word for word in words if word is not None), MAX_WORDS)}
+
+
+def _words_of(job_id: str, words: set[str]) -> list[dict[str, str]]:
+    return [{"word": word, "job_id": job_id} for word in sorted(words)]

@@ -1,0 +1,1 @@
+"""Jobs: what people submit, watch, stop and resume."""

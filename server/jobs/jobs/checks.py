@@ -1,0 +1,139 @@
+"""Checks of a valid spec: whether it can run on this server and its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from sqlalchemy import Connection, func, select
+
+from server.core.context import Context
+from server.core.database.tables import nodes
+from server.core.errors import InvalidRequestError
+from trainyard.base.problems import Problem, SpecError
+from trainyard.base.redaction import MASK
+from trainyard.spec.environment import environment_problems, masked_problems
+from trainyard.spec.job import JobSpec
+from trainyard.spec.precision import depends_on_hardware, hardware
+from trainyard.spec.rules import check_job_spec
+from trainyard.spec.storage_uri import split_place
+from trainyard.training.known_devices import Slot
+
+
+def check_spec(
+    context: Context, spec: JobSpec, *, rules: Callable[[JobSpec], None] = check_job_spec
+) -> None:
+    """Refuse a spec that cannot run, or that names a root that the settings do not.
+
+    Args:
+        context: the server's surroundings.
+        spec: what to run.
+        rules: `check_new_job` for a new job, where fields without effect are problems too.
+
+    Raises:
+        InvalidRequestError: naming every problem found.
+    """
+    problems = [*_unknown_roots(context, spec)]
+    if MASK in spec.model_dump_json():  # hardly ever: the search for the field takes far longer
+        problems += masked_problems(spec.model_dump(mode="json"))
+    problems += not_allowed(context, spec)
+    try:
+        rules(spec)
+    except SpecError as error:
+        problems += error.problems
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
+    """Return the parts of a spec that can run code of the job, where the server allows none."""
+    if context.settings.allow_code:
+        return []
+    problems = environment_problems(spec.env)
+    brought = {"/model/factory": spec.model.factory, "/program": spec.program}
+    for pointer, code in brought.items():
+        if code is not None:
+            detail = (
+                "this server takes no jobs that bring code of their own; "
+                "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them"
+            )
+            problems.append(Problem(pointer=pointer, detail=detail))
+    return problems
+
+
+def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
+    """Refuse more slots than the settings allow; a job waits for any smaller number.
+
+    Raises:
+        InvalidRequestError: at `pointer`.
+    """
+    most = context.settings.max_slots
+    if world_size > most:
+        raise InvalidRequestError.at(
+            pointer, f"world_size={world_size} is more than TRAINYARD_MAX_SLOTS={most}"
+        )
+
+
+def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> list[Problem]:
+    """Return a warning where all nodes together have fewer slots than a world size."""
+    known = connection.scalar(select(func.sum(nodes.c.slots)))
+    if known is None or world_size <= known:
+        return []
+    detail = (
+        f"world_size={world_size} is more than the {known} slots of all nodes: the job waits "
+        "until more have registered"
+    )
+    return [Problem(pointer=pointer, detail=detail)]
+
+
+def check_hardware(connection: Connection, spec: JobSpec) -> None:
+    """Refuse a spec that the hardware of no registered node supports.
+
+    Without a node nothing is refused, nor where the job needs more slots than all nodes have.
+
+    Raises:
+        InvalidRequestError: naming every problem found.
+    """
+    if not depends_on_hardware(spec):
+        return  # without a look at all nodes
+    if too_few_slots(connection, spec.resources.world_size, pointer=""):
+        return
+    problems = list(hardware(spec, known_slots(connection)))
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def known_slots(connection: Connection) -> set[Slot]:
+    """Return each kind of slot that the registered nodes have."""
+    return {
+        Slot(found.device, found.device_name, found.device_memory_bytes)
+        for found in connection.scalars(select(nodes.c.hardware))
+    }
+
+
+def roots_of(spec: JobSpec) -> tuple[str, ...]:
+    """Return the names of the roots that a node must see to run the job."""
+    return tuple(dict.fromkeys(_named_roots(spec).values()))
+
+
+def _unknown_roots(context: Context, spec: JobSpec) -> Iterator[Problem]:
+    legal = context.settings.roots
+    for pointer, root in _named_roots(spec).items():
+        if root not in legal:
+            detail = f"{root!r} is no root of this server; legal: {', '.join(legal)}"
+            yield Problem(pointer=pointer, detail=detail)
+
+
+def _named_roots(spec: JobSpec) -> dict[str, str]:
+    """Return each root that the spec names, by the field that names it."""
+    places = (
+        {
+            "/data/path": spec.data.path,
+            "/data/tokenizer_path": spec.data.tokenizer_path,
+            "/model/initial_weights": spec.model.initial_weights,
+            "/model/code": spec.model.code,
+        }
+        if spec.program is None
+        else spec.program.places
+    )
+    given = {pointer: split_place(place)[0] for pointer, place in places.items() if place}
+    return {"/checkpoint/root": spec.checkpoint.root} | given

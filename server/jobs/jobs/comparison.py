@@ -1,0 +1,126 @@
+"""Comparison of the newest attempt with the next one, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from server.jobs.jobs.next_attempt import Baseline, NextAttempt
+from trainyard.base.problems import SpecError
+from trainyard.planner.plan import plan
+from trainyard.planner.results import Plan
+from trainyard.protocol.manifest import TrainState
+from trainyard.protocol.rest.resume import Change
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec
+from trainyard.spec.sections.checkpoint import CheckpointSection
+
+MIB = 2**20
+GIB = 2**30
+OF_THE_SAVE = "as in the save"
+
+
+def compare(
+    baseline: Baseline,
+    following: NextAttempt,
+    *,
+    last_step: int,
+    parent_step: int,
+    state: TrainState | None,
+    saves_first: bool = False,
+) -> tuple[Change, ...]:
+    """Return the compared values, changed ones first.
+
+    Args:
+        baseline: settings of the newest attempt.
+        following: settings of the next one.
+        last_step: step that the newest attempt reached.
+        parent_step: step of the parent checkpoint; 0 for a fresh start.
+        state: counters of the parent checkpoint; none for a fresh start, and of a program.
+        saves_first: whether the running attempt saves first, and the job resumes from that save.
+    """
+    now = following.plan.device
+    was = baseline.device or now
+    if following.effective.program is not None:
+        steps = (str(last_step), str(parent_step))
+        lines = _of_program(baseline, following, steps=steps, was=was, now=now)
+        return _changed_first(lines)
+    before = resolved(baseline.effective, was, baseline.layout)
+    after = resolved(following.effective, now)
+    try:
+        old = plan(before)
+    except SpecError:  # accepted by an earlier version, refused by this one
+        old = None
+    step = last_step if saves_first else state.step if state is not None else 0
+    planned = following.plan
+    assert isinstance(planned, Plan), "no program runs"
+    left, right = _lines(before, old, step), _lines(after, planned, step)
+    steps = (str(last_step), str(step))
+    if saves_first:  # the attempt trains on until then
+        steps = (OF_THE_SAVE, OF_THE_SAVE)
+    lines = [("step", *steps), ("device", was, now)]
+    lines += [(name, left[name], right[name]) for name in left]
+    position = str(state.data.position if state is not None else 0)
+    tokens = f"{state.tokens if state is not None else 0:,}"
+    if saves_first:
+        position = tokens = OF_THE_SAVE
+    lines += [("data position", position, position), ("tokens so far", tokens, tokens)]
+    return _changed_first(lines)
+
+
+def _changed_first(lines: Iterable[tuple[str, str, str]]) -> tuple[Change, ...]:
+    changes = [Change(name=n, before=b, after=a, changed=b != a) for n, b, a in lines]
+    return tuple(sorted(changes, key=lambda change: not change.changed))
+
+
+def _of_program(
+    baseline: Baseline, following: NextAttempt, *, steps: tuple[str, str], was: str, now: str
+) -> list[tuple[str, str, str]]:
+    """Return name, old and new value of what is known of a program."""
+    before, after = baseline.effective.on_layout(baseline.layout), following.effective
+    left, right = (
+        {
+            "world size": str(spec.resources.world_size),
+            "nodes": str(spec.resources.nodes or "as few as fit"),
+            "steps": str(spec.total_steps or "unknown"),
+            "retries": str(spec.retry.max_retries),
+        }
+        for spec in (before, after)
+    )
+    lines = [("step", *steps), ("device", was, now)]
+    return lines + [(name, left[name], right[name]) for name in left]
+
+
+def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
+    batch = planned.batch if planned is not None else None
+    compiled = spec.compile.backend if spec.compile.enabled is True else "off"
+    return {
+        "world size": str(spec.resources.world_size),
+        "layout": planned.name if planned is not None else "unknown",
+        "micro-batch size": str(spec.training.micro_batch_size),
+        "micro-batches of a rank and step": str(batch.rounds) if batch is not None else "unknown",
+        "idle share": f"{100 * batch.idle_share:.1f} %" if batch is not None else "unknown",
+        "memory of a slot": _size(planned.memory.total) if planned else "unknown",
+        "nodes": str(spec.resources.nodes or "as few as fit"),
+        "steps": str(spec.training.steps),
+        "activation checkpointing": spec.activation_checkpoint.mode,
+        "compilation": compiled,
+        "checkpoint interval": _interval(spec.checkpoint),
+        "asynchronous saves": spec.checkpoint.async_mode,
+        "steps between logged values": str(spec.training.log_every_steps),
+        "retries": str(spec.retry.max_retries),
+        "global batch size": str(spec.training.global_batch_size),
+        "sequence length": str(spec.training.seq_len),
+        "learning rate of the next step": f"{spec.schedule.rate(step + 1):.6g}",
+        "end of the schedule": f"step {spec.schedule_steps}",
+        "seed": str(spec.training.seed),
+    }
+
+
+def _size(count: int) -> str:
+    """Return bytes in MiB, or in GiB from one on."""
+    return f"{count / MIB:.1f} MiB" if count < GIB else f"{count / GIB:.2f} GiB"
+
+
+def _interval(section: CheckpointSection) -> str:
+    given = {"steps": section.interval_steps, "s": section.interval_seconds}
+    return " or ".join(f"{value:g} {unit}" for unit, value in given.items() if value) or "none"

@@ -1,0 +1,349 @@
+"""`/jobs`: submit, list, read and control jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from server.api.auth.dependencies import Person, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.group_commit import answer_or_error, served_together
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import CheckpointId, JobId
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply, reply_page
+from server.core.context import Context
+from server.core.database.rows import Job
+from server.core.errors import UnreadableError
+from server.jobs.attempts.queries import list_requests, read_request
+from server.jobs.jobs import fork as forks
+from server.jobs.jobs import resume as resumes
+from server.jobs.jobs import service
+from server.jobs.jobs.listing import JobFilter, count_jobs, list_jobs
+from server.jobs.jobs.planning import plan_job
+from server.jobs.jobs.queries import job_view, list_attempts, list_events, view_of
+from server.jobs.jobs.submission import SubmittedSpec, submit_all
+from server.jobs.operations.queries import read_operation
+from trainyard.base.names import NAME
+from trainyard.planner.results import AnyPlan
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.checkpoints import ForkReply, ForkRequest, JobDeletedView
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.events import EventView
+from trainyard.protocol.rest.jobs import (
+    CancelReply,
+    JobCounts,
+    JobOrder,
+    JobRequest,
+    JobRequestView,
+    JobSummary,
+    JobView,
+    PriorityRequest,
+    StopRequest,
+)
+from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply, ResumeRequest
+from trainyard.protocol.states import JobState
+from trainyard.run.records import Request as TrainerRequest
+from trainyard.spec.job import JobSpec, Tag
+
+router = APIRouter(tags=["jobs"], dependencies=[person])
+
+Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
+StopBody = Annotated[StopRequest, Depends(JsonBody(StopRequest, default=StopRequest()))]
+ResumeBody = Annotated[ResumeRequest, Depends(JsonBody(ResumeRequest, default=ResumeRequest()))]
+ForkBody = Annotated[ForkRequest, Depends(JsonBody(ForkRequest, default=ForkRequest()))]
+PriorityBody = Annotated[PriorityRequest, Depends(JsonBody(PriorityRequest))]
+RequestBody = Annotated[JobRequest, Depends(JsonBody(JobRequest))]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="A key of the caller's choice: the same key with the same body returns the "
+        "same job, so that a repeat is harmless; with another body it is refused.",
+    ),
+]
+
+
+@router.post("/jobs", status_code=201, response_model=JobView, summary="Submit a job")
+async def submit(
+    request: Request,
+    principal: Person,
+    spec: Spec,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
+    submission = SubmittedSpec(spec, principal.actor, idempotency_key)
+    return await served_together(request, _submitted, submission, key=submission.key)
+
+
+def _submitted(
+    context: Context, submissions: Sequence[SubmittedSpec]
+) -> list[Response | Exception]:
+    """Store the jobs of a group, and return the answers."""
+    return [
+        job if isinstance(job, Exception) else answer_or_error(partial(_created, context, job))
+        for job in submit_all(context, submissions)
+    ]
+
+
+def _created(context: Context, job: Job) -> Response:
+    headers = {"location": f"/api/v1/jobs/{job.id}"}
+    return reply(view_of(context, job), status=201, headers=headers)
+
+
+JOB_KEY = r"^[012][0-9a-hjkmnp-tv-z]{26}-?[0-9]{1,3}$"
+"""Rank of the group and id, as `job_key` writes them."""
+
+
+async def job_filter(
+    state: Annotated[
+        list[JobState] | None, Query(max_length=8, description="In one of these states.")
+    ] = None,
+    tag: Annotated[
+        list[Tag] | None, Query(max_length=8, description="With all of these tags.")
+    ] = None,
+    name: Annotated[
+        str | None, Query(pattern=NAME, max_length=80, description="With this name.")
+    ] = None,
+    project: Annotated[
+        str | None, Query(pattern=NAME, max_length=80, description="Of this project.")
+    ] = None,
+    search: Annotated[
+        str | None,
+        Query(
+            pattern=r"^[^\x00-\x1f\x7f]+$",
+            max_length=200,
+            description="Words in any order, each in the name, in a tag, or at the beginning of "
+            "the id; or `name=value` of the configuration. Case does not matter.",
+        ),
+    ] = None,
+    imported: Annotated[
+        bool | None, Query(description="Recorded by another tool (`true`), or run here (`false`).")
+    ] = None,
+) -> JobFilter:
+    """Return the filter that a query names."""
+    return JobFilter(tuple(state or ()), tuple(tag or ()), name, project, search, imported)
+
+
+Wanted = Annotated[JobFilter, Depends(job_filter)]
+
+
+@router.get("/jobs", response_model=Page[JobSummary], summary="List jobs")
+def list_(
+    context: ServerContext,
+    page: Annotated[PageRequest[str], Depends(page_by("jobs", str, JOB_KEY))],
+    wanted: Wanted,
+    order: Annotated[
+        JobOrder,
+        Query(
+            description="`newest` first; or those that run, those that wait by priority, and those "
+            "that have ended (`active`)."
+        ),
+    ] = JobOrder.NEWEST,
+) -> Response:
+    """List jobs by the time of submission, the newest first, or the active ones before the rest.
+
+    A page token belongs to the order and the filter that it came with.
+    """
+    rows = list_jobs(context, wanted, order, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(rows, lambda row: row.key)
+    return reply_page([row.summary for row in shown], next_page_token)
+
+
+@router.get("/jobs/counts", response_model=JobCounts, summary="Count jobs by state")
+def counts(context: ServerContext, wanted: Wanted) -> Response:
+    """Count the jobs that match, by state: a state without any has 0."""
+    return reply(JobCounts(by_state=count_jobs(context, wanted)))
+
+
+@router.post("/jobs/plan", response_model=AnyPlan, summary="Check a spec and plan it")
+def plan(context: ServerContext, spec: Spec) -> Response:
+    """Check a spec as a submission does, and return its plan."""
+    return reply(plan_job(context, spec))
+
+
+@router.get("/schema/job", summary="The JSON Schema of the job spec")
+def schema() -> dict[str, object]:
+    """Return the schema, from which the submit form is generated."""
+    return JobSpec.model_json_schema()
+
+
+@router.get("/jobs/{job_id}", response_model=JobView, summary="One job, whole")
+def get(context: ServerContext, job_id: JobId) -> Response:
+    """Return a job with its spec, its newest attempt and the verbs that are legal now."""
+    return reply(job_view(context, job_id))
+
+
+@router.delete(
+    "/jobs/{job_id}",
+    status_code=204,
+    responses={202: {"model": JobDeletedView, "description": "Its checkpoints go too."}},
+    summary="Remove a finished job",
+)
+def delete(
+    context: ServerContext,
+    principal: Person,
+    job_id: JobId,
+    checkpoints: Annotated[
+        Literal["keep", "delete"], Query(description="Whether its checkpoints stay on storage.")
+    ] = "keep",
+) -> Response:
+    """Remove a job and its rows; 409 before it has ended.
+
+    Operations, which a 202 names, delete its checkpoints on storage where that is requested.
+    """
+    operations = service.delete(context, job_id, actor=principal.actor, checkpoints=checkpoints)
+    if not operations:
+        return Response(status_code=204)
+    with context.database.read() as connection:
+        views = [read_operation(connection, operation_id) for operation_id in operations]
+    return reply(JobDeletedView(operations=views), status=202)
+
+
+@router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")
+def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
+    """Order the job to save a checkpoint and to leave."""
+    service.stop(context, job_id, actor=principal.actor, reason=body.reason)
+    return reply(_view_after("stopped", context, job_id))
+
+
+@router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
+def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
+    """End the job at once; the reply names the steps that are lost."""
+    lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
+    view = _view_after(f"cancelled, which loses {lost}", context, job_id)
+    return reply(CancelReply(job=view, lost=lost))
+
+
+@router.post("/jobs/{job_id}/priority", response_model=JobView, summary="Change the priority")
+def set_priority(
+    context: ServerContext, principal: Person, job_id: JobId, body: PriorityBody
+) -> Response:
+    """Change the priority of a job that waits or runs; a running one has it from its next launch.
+
+    The next round of the scheduler places by it.
+    """
+    service.set_priority(context, job_id, body.priority, actor=principal.actor)
+    return reply(_view_after("changed", context, job_id))
+
+
+def _view_after(done: str, context: Context, job_id: str) -> JobView:
+    """Return the view of a job after an order, which is carried out also where there is no view.
+
+    Raises:
+        UnreadableError: the spec of the job cannot be read.
+    """
+    try:
+        return job_view(context, job_id)
+    except UnreadableError as error:
+        raise UnreadableError(f"{done}; {error.detail}") from None
+
+
+@router.post(
+    "/jobs/{job_id}/resume",
+    response_model=ResumeReply,
+    summary="Resume, optionally with a different layout",
+)
+def resume(context: ServerContext, principal: Person, job_id: JobId, body: ResumeBody) -> Response:
+    """Resume from a checkpoint, optionally on another world size or layout."""
+    preview = resumes.resume(context, job_id, body, actor=principal.actor)
+    return reply(ResumeReply(preview=preview, job=job_view(context, job_id)))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/fork",
+    status_code=201,
+    response_model=ForkReply,
+    responses={200: {"model": ForkReply, "description": "A dry run: nothing was stored."}},
+    summary="A new job from a checkpoint",
+)
+def fork(
+    context: ServerContext,
+    principal: Person,
+    checkpoint_id: CheckpointId,
+    body: ForkBody,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Start a new job with changed settings from a checkpoint; the reply lists what stays exact."""
+    if body.dry_run:
+        seen = forks.preview(context, checkpoint_id, body, actor=principal.actor)
+        return reply(ForkReply(preview=seen, job=None))
+    preview, job_id = forks.fork(
+        context, checkpoint_id, body, actor=principal.actor, idempotency_key=idempotency_key
+    )
+    view = ForkReply(preview=preview, job=job_view(context, job_id))
+    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
+
+
+@router.get(
+    "/jobs/{job_id}/resume-options",
+    response_model=ResumeOptions,
+    summary="World sizes on which the job could resume",
+)
+def resume_options(context: ServerContext, job_id: JobId) -> Response:
+    """List the legal layouts of each world size, or the reason why there is none."""
+    return reply(resumes.options(context, job_id))
+
+
+@router.post(
+    "/jobs/{job_id}/requests",
+    status_code=201,
+    response_model=JobRequestView,
+    summary="Send a request to a running job",
+)
+def post_request(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
+    """Request a save, a profile or a memory snapshot of the trainer."""
+    request_id = service.add_request(context, job_id, TrainerRequest(**body.model_dump()))
+    with context.database.read() as connection:
+        return reply(read_request(connection, request_id), status=201)
+
+
+@router.get(
+    "/jobs/{job_id}/requests",
+    response_model=Page[JobRequestView],
+    summary="Requests to a job, with their answers",
+)
+def get_requests(
+    context: ServerContext,
+    job_id: JobId,
+    page: Annotated[PageRequest[str], Depends(page_by("requests", str))],
+) -> Response:
+    """List requests, the newest first."""
+    with context.database.read() as connection:
+        views = list_requests(connection, job_id, before=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.id)
+    return reply(Page[JobRequestView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/jobs/{job_id}/attempts", response_model=Page[AttemptView], summary="The launches of a job"
+)
+def get_attempts(
+    context: ServerContext,
+    job_id: JobId,
+    page: Annotated[PageRequest[int], Depends(page_by("attempts", int))],
+) -> Response:
+    """List attempts, the newest first."""
+    with context.database.read() as connection:
+        views = list_attempts(connection, job_id, before=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.number)
+    return reply(Page[AttemptView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/jobs/{job_id}/events", response_model=Page[EventView], summary="What happened to a job"
+)
+def get_events(
+    context: ServerContext,
+    job_id: JobId,
+    page: Annotated[PageRequest[int], Depends(page_by("events", int))],
+) -> Response:
+    """List events, the newest first."""
+    rows = list_events(context, job_id, before=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(rows, lambda row: row["id"])
+    return reply_page(shown, next_page_token)

@@ -1,0 +1,306 @@
+"""A new job from another job's checkpoint (lifecycle, forking)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from sqlalchemy import Connection, Table
+
+import trainyard.planner.plan
+from server.cluster.projects.service import check_project
+from server.core.context import Context
+from server.core.database.column_types import StoredRecord
+from server.core.database.rows import TypedRow
+from server.core.database.tables import checkpoints, jobs
+from server.core.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
+from server.core.lifecycle import lock_job
+from server.core.subject import Actor
+from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
+from server.jobs.jobs.idempotency import job_of_key
+from server.jobs.jobs.submission import Ancestor, CheckedJob, insert_jobs
+from trainyard.base.problems import Problem, SpecError
+from trainyard.planner.results import Plan
+from trainyard.protocol.fork_rules import guarantees, settle_parts
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.operations import Verification
+from trainyard.protocol.rest.checkpoints import ForkPreview, ForkRequest
+from trainyard.protocol.resume_parts import CheckpointPart, start_state
+from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.spec.environment import is_allowed
+from trainyard.spec.job import JobSpec, parse_job_spec
+
+LONGEST_NAME = 80
+SUFFIX = "-fork"
+
+
+@dataclass(frozen=True, slots=True)
+class ForkSource(TypedRow):
+    """The checkpoint to fork from, with what its job ran."""
+
+    table: ClassVar[Table] = checkpoints
+    id: str
+    step: int
+    root: str
+    manifest: Manifest | ProgramManifest
+    verification: Verification | None
+    deleting_since: datetime | None
+    stored_spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
+    project: Annotated[str, jobs.c.project]
+    env: Annotated[dict[str, str] | None, jobs.c.env]
+    token_id: Annotated[str | None, jobs.c.token_id]
+    created_by: Annotated[str, jobs.c.created_by]
+    name: Annotated[str, jobs.c.name]
+    storage: Annotated[str | None, jobs.c.storage]
+
+    @property
+    def spec(self) -> JobSpec:
+        """The submitted spec of its job, without the values of `env`.
+
+        Raises:
+            UnreadableError: another version wrote it.
+        """
+        spec = self.stored_spec.read(f"spec of the job of {self.id}")
+        return spec.model_copy(update={"project": self.project})
+
+
+@dataclass(frozen=True)
+class PreparedFork:
+    """A fork that is legal, worked out and not stored."""
+
+    source: ForkSource
+    spec: JobSpec
+    plan: Plan
+    parts: tuple[CheckpointPart, ...]
+
+    @property
+    def start_step(self) -> int:
+        """Completed steps with which the job starts."""
+        return self.source.step if CheckpointPart.COUNTERS in self.parts else 0
+
+
+def preview(
+    context: Context, checkpoint_id: str, request: ForkRequest, *, actor: Actor
+) -> ForkPreview:
+    """Return what a fork would be; nothing is stored.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        ConflictError: it is being deleted, or known as damaged.
+        InvalidRequestError: the new job cannot run here, or not from this checkpoint.
+    """
+    with context.database.read() as connection:
+        return _preview(_prepare(context, connection, checkpoint_id, request, actor))
+
+
+def fork(
+    context: Context,
+    checkpoint_id: str,
+    request: ForkRequest,
+    *,
+    actor: Actor,
+    idempotency_key: str | None = None,
+) -> tuple[ForkPreview | None, str]:
+    """Store a new job that starts from a checkpoint; return what it is, and its id.
+
+    A repeat under the same key returns the id of the first, whatever became of the checkpoint. Once
+    that has gone, what the job is cannot be worked out again.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        ConflictError: it is being deleted, or known as damaged.
+        InvalidRequestError: the new job cannot run here, or not from this checkpoint.
+    """
+    job_id = context.new_id()
+    with context.database.write() as connection:
+        if idempotency_key is not None:
+            earlier = job_of_key(
+                context,
+                connection,
+                actor,
+                key=idempotency_key,
+                digest=_digest(checkpoint_id, request),
+                same_env=partial(_has_env, request.changes.get("env", {})),
+                job_id=job_id,
+            )
+            if earlier is not None:
+                with suppress(RefusalError):
+                    prepared = _prepare(context, connection, checkpoint_id, request, actor)
+                    return _preview(prepared), earlier
+                return None, earlier
+        _source(connection, checkpoint_id)
+        lock_job(connection, split_checkpoint_id(checkpoint_id)[0])  # whose retention might delete
+        prepared = _prepare(context, connection, checkpoint_id, request, actor)
+        ancestor = Ancestor(
+            checkpoint_id=checkpoint_id,
+            parts=prepared.parts,
+            start_step=prepared.start_step,
+            storage=prepared.source.storage,
+        )
+        insert_jobs(context, connection, [CheckedJob(job_id, prepared.spec, actor, ancestor)])
+    return _preview(prepared), job_id
+
+
+def _digest(checkpoint_id: str, request: ForkRequest) -> str:
+    """Return the SHA-256 of a request, with the names but not the values of its environment."""
+    env = request.changes.get("env")
+    if isinstance(env, Mapping):
+        changes = {**request.changes, "env": {n: v and "" for n, v in sorted(env.items())}}
+        request = request.model_copy(update={"changes": changes})
+    return hashlib.sha256(f"{checkpoint_id} {request.model_dump_json()}".encode()).hexdigest()
+
+
+def _has_env(patch: object, env: Mapping[str, str]) -> bool:
+    """Return whether an environment may result from a JSON merge patch."""
+    if not isinstance(patch, Mapping):
+        return patch is None and not env
+    return all(env.get(name) == value for name, value in patch.items())
+
+
+def _prepare(
+    context: Context,
+    connection: Connection,
+    checkpoint_id: str,
+    request: ForkRequest,
+    actor: Actor,
+) -> PreparedFork:
+    source = _source(connection, checkpoint_id)
+    if source.spec.program is not None:
+        raise ConflictError(
+            f"{checkpoint_id} was saved by a program (program.command): submit a new job that "
+            "reads its folder"
+        )
+    env = _env(context, source, request, actor)
+    spec = _changed(source.spec.model_copy(update={"env": env}), source.name, request)
+    try:
+        check_spec(context, spec)
+        check_project(connection, spec.project)
+        check_hardware(connection, spec)
+    except InvalidRequestError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
+    try:
+        parts = settle_parts(source.spec, spec, request.parts)
+    except SpecError as error:
+        raise InvalidRequestError.of(error.problems) from None
+    world_size = spec.resources.world_size
+    check_world_size(context, world_size, pointer="/changes/resources/world_size")
+    prepared = PreparedFork(
+        source, spec, trainyard.planner.plan.plan(spec, slots=known_slots(connection)), parts
+    )
+    _check_place(prepared)
+    return prepared
+
+
+def _env(
+    context: Context, source: ForkSource, request: ForkRequest, actor: Actor
+) -> Mapping[str, str]:
+    """Return the environment that the fork takes over: values that views mask stay with their job.
+
+    Raises:
+        InvalidRequestError: the request leaves open what becomes of such a value.
+    """
+    env = context.secrets.open(source.env)
+    if actor.may_act_for(source.token_id):
+        return env
+    hidden = {name for name, value in env.items() if not is_allowed(name, value)}
+    changes = request.changes.get("env", {})
+    left_open = hidden - changes.keys() if isinstance(changes, Mapping) else set[str]()
+    if left_open:
+        raise InvalidRequestError.of(
+            Problem(
+                pointer=f"/changes/env/{name}",
+                detail=f"{source.created_by} submitted the other job with a value that may be a "
+                "secret, so that it is not taken over: give a value, or null to leave it out",
+            )
+            for name in sorted(left_open)
+        )
+    return {name: value for name, value in env.items() if name not in hidden}
+
+
+def _source(connection: Connection, checkpoint_id: str) -> ForkSource:
+    query = ForkSource.select().join(jobs, jobs.c.id == checkpoints.c.job_id)
+    row = ForkSource.one_or_none(connection, query.where(checkpoints.c.id == checkpoint_id))
+    if row is None:
+        raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+    if row.deleting_since is not None:
+        raise ConflictError(f"{checkpoint_id} is being deleted")
+    if row.verification is not None and not row.verification.ok:
+        found = f"{row.verification.fault}: {row.verification.message}"
+        raise ConflictError(f"{checkpoint_id} is damaged: {found}")
+    return row
+
+
+def _changed(spec: JobSpec, name: str, request: ForkRequest) -> JobSpec:
+    """Return the other job's spec with the changes, under the new name."""
+    document = spec.model_dump(mode="json", exclude_defaults=True)
+    document["name"] = name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
+    document = _merged(document, request.changes)
+    if request.name is not None:
+        document["name"] = request.name
+    try:
+        return parse_job_spec(document)
+    except SpecError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
+
+
+def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with a JSON merge patch (RFC 7396) applied."""
+    merged = dict(document)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            before = merged.get(name)
+            merged[name] = _merged(before if isinstance(before, Mapping) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _check_place(prepared: PreparedFork) -> None:
+    """Refuse another root than the checkpoint's, and a job that has its steps already."""
+    source, spec = prepared.source, prepared.spec
+    if spec.checkpoint.root != source.root:
+        raise InvalidRequestError.at(
+            "/changes/checkpoint/root",
+            f"{spec.checkpoint.root!r}, but the checkpoint lies in {source.root!r}",
+        )
+    if prepared.start_step >= spec.training.steps:
+        raise InvalidRequestError.at(
+            "/changes/training/steps",
+            f"steps={spec.training.steps}, but {source.id} stands at step {source.step} already; "
+            "give more steps, or leave counters out of parts",
+        )
+
+
+def _preview(prepared: PreparedFork) -> ForkPreview:
+    source = prepared.source
+    assert isinstance(source.manifest, Manifest), "a program's checkpoint is refused before"
+    state = source.manifest.train_state
+    start = start_state(state, prepared.parts, dataset_digest=state.data.dataset_digest)
+    return ForkPreview(
+        plan=prepared.plan,
+        name=prepared.spec.name,
+        checkpoint_id=source.id,
+        step=source.step,
+        start_step=start.step,
+        parts=prepared.parts,
+        guarantees=guarantees(
+            source.spec,
+            prepared.spec,
+            step=source.step,
+            position=state.data.position,
+            parts=prepared.parts,
+        ),
+    )
+
+
+def _in_request(problems: list[Problem] | tuple[Problem, ...]) -> list[Problem]:
+    """Point each problem of the new spec at the field of the request."""
+    return [Problem(pointer=f"/changes{p.pointer}", detail=p.detail) for p in problems]

@@ -1,0 +1,81 @@
+"""Repeated submissions: the same key with the same request returns the same job."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from server.core.context import Context
+from server.core.database.tables import idempotency_keys, jobs
+from server.core.database.upsert import insert_absent
+from server.core.errors import InvalidRequestError
+from server.core.subject import Actor
+from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
+
+KEYS_KEPT = timedelta(days=7)
+"""Time in which a submission can be repeated under its `Idempotency-Key`."""
+
+
+def submission_digest(spec: JobSpec) -> str:
+    """Return the SHA-256 of a submission: that of its spec, which omits the project, and of it."""
+    if spec.project == DEFAULT_PROJECT:  # as before there were projects, for keys of that time
+        return spec.digest
+    return hashlib.sha256(f"{spec.project} {spec.digest}".encode()).hexdigest()
+
+
+def job_of_key(
+    context: Context,
+    connection: Connection,
+    actor: Actor,
+    *,
+    key: str,
+    digest: str,
+    same_env: Callable[[Mapping[str, str]], bool],
+    job_id: str,
+) -> str | None:
+    """Reserve the key for `job_id`, or return the job that has it.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        actor: who sends the request.
+        key: the caller's name of it.
+        digest: of the request without values of `env`, which a stored digest would let guess.
+        same_env: whether the environment of the earlier job equals the requested one.
+        job_id: id of the job to be stored.
+
+    Raises:
+        InvalidRequestError: the key was used for another request.
+    """
+    row = {
+        "actor": actor.identity,
+        "key": key,
+        "request_digest": digest,
+        "job_id": job_id,
+        "created_at": context.now(),
+    }
+    keys = idempotency_keys
+    if insert_absent(connection, keys, [row]):
+        return None
+    earlier = connection.execute(
+        sa.select(keys.c.request_digest, keys.c.job_id, jobs.c.env)
+        .join(jobs, jobs.c.id == keys.c.job_id)
+        .where(keys.c.actor == row["actor"], keys.c.key == key)
+    ).one()
+    if earlier.request_digest != digest or not same_env(context.secrets.open(earlier.env)):
+        raise InvalidRequestError.at(
+            "header/Idempotency-Key", "was used before with another body; take a new one"
+        )
+    return str(earlier.job_id)
+
+
+def forget_old_keys(context: Context) -> int:
+    """Delete expired idempotency keys, and return their number."""
+    keys = idempotency_keys
+    limit = context.now() - KEYS_KEPT
+    with context.database.write() as connection:
+        return connection.execute(sa.delete(keys).where(keys.c.created_at < limit)).rowcount

@@ -1,0 +1,269 @@
+"""The list of jobs: narrow rows whose JSON columns are passed on as stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+import orjson
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Select,
+    Table,
+    Text,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+    type_coerce,
+    union_all,
+)
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import config_words
+from server.core.database.queue_tables import shown_reason
+from server.core.database.rows import TypedRow
+from server.core.database.tables import jobs
+from server.core.errors import InvalidRequestError
+from server.jobs.facts.store import config_word
+from trainyard.protocol.past_runs.views import ImportTool
+from trainyard.protocol.rest.jobs import JobOrder
+from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
+
+_ESCAPED = re.compile(r"[/%_]")
+
+
+GROUPS = (
+    tuple(s for s in JobState if s not in {JobState.QUEUED, *TERMINAL_JOB_STATES}),
+    (JobState.QUEUED,),
+    tuple(s for s in JobState if s in TERMINAL_JOB_STATES),
+)
+"""States of the jobs that run, wait, and have ended: in this order where active jobs come first."""
+QUEUED = 1
+"""Place of those that wait: by priority, then the first one first. All others: the newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob(TypedRow):
+    """A job as listed; JSON columns are the stored text."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    tags: Annotated[str, type_coerce(jobs.c.tags, Text).label("tags")]
+    project: str
+    state: JobState
+    reason: Annotated[str | None, shown_reason]
+    attempt: int
+    world_size: int
+    min_world_size: int | None
+    max_world_size: int | None
+    layout: str
+    priority: int
+    progress: Annotated[str, type_coerce(jobs.c.progress, Text).label("progress")]
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    imported_from: ImportTool | None
+    rank: Annotated[int, literal_column("0", Integer).label("rank")]
+    """Group of the order in which it is listed."""
+
+    @property
+    def key(self) -> str:
+        """The key after which the next page begins."""
+        return f"{self.rank}{self.id}{self.priority}"
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """A `JobSummary`, for orjson."""
+        row: dict[str, object] = {name: getattr(self, name) for name in _SHOWN}
+        tags, progress = orjson.Fragment(self.tags), orjson.Fragment(self.progress)
+        return {**row, "tags": tags, "progress": progress}
+
+
+_SHOWN = tuple(field.name for field in fields(ListedJob) if field.name != "rank")
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Conditions on listed jobs; an empty field does not restrict."""
+
+    states: tuple[JobState, ...] = ()
+    """In one of these states."""
+    tags: tuple[str, ...] = ()
+    """With all of these tags."""
+    name: str | None = None
+    """With exactly this name."""
+    project: str | None = None
+    """Of this project."""
+    search: str | None = None
+    """Words, each in the name or in a tag, or at the beginning of the id; or `name=value` of the
+    configuration."""
+    imported: bool | None = None
+    """Recorded by another tool, or not."""
+
+
+def list_jobs(
+    context: Context, wanted: JobFilter, order: JobOrder, *, after: str | None, limit: int
+) -> Sequence[ListedJob]:
+    """Return at most `limit` jobs after a `ListedJob.key`, the newest or the active ones first.
+
+    Raises:
+        InvalidRequestError: the key comes from the other order.
+    """
+    last = None if after is None else _Last.of(after)
+    states = tuple(wanted.states or JobState)
+    groups = [states]
+    if order == JobOrder.ACTIVE:
+        groups = [tuple(s for s in states if s in group) for group in GROUPS]
+    if last is not None and last.rank >= len(groups):
+        raise InvalidRequestError.at("query/page_token", "comes from a list in another order")
+    # Groups before that of the last row are complete; later ones begin with their first row.
+    begun = 0 if last is None else last.rank
+    pages = [
+        _group(
+            wanted,
+            group,
+            _Page(
+                rank,
+                last if rank == begun else None,
+                is_queue=order == JobOrder.ACTIVE and rank == QUEUED,
+                limit=limit,
+            ),
+        )
+        for rank, group in enumerate(groups)
+        if group and rank >= begun
+    ]
+    if not pages:
+        return ()
+    query = pages[0]
+    if len(pages) > 1:
+        of = union_all(*(page.subquery().select() for page in pages)).subquery()
+        waits = of.c.rank == QUEUED
+        in_queue = (case((waits, -of.c.priority)), case((waits, of.c.id)))
+        query = of.select().order_by(of.c.rank, *in_queue, of.c.id.desc()).limit(limit)
+    with context.database.read() as connection:
+        return ListedJob.all(connection, query)
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The last row of the page before."""
+
+    rank: int
+    id: str
+    priority: int
+
+    @classmethod
+    def of(cls, key: str) -> _Last:
+        """Return the row of a `ListedJob.key`."""
+        return cls(int(key[0]), key[1:27], int(key[27:]))
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A part of a group, in its order."""
+
+    rank: int
+    after: _Last | None
+    is_queue: bool
+    limit: int
+
+    @property
+    def order(self) -> tuple[ColumnElement[Any], ...]:
+        return (jobs.c.priority.desc(), jobs.c.id) if self.is_queue else (jobs.c.id.desc(),)
+
+    @property
+    def conditions(self) -> list[ColumnElement[bool]]:
+        if self.after is None:
+            return []
+        if not self.is_queue:
+            return [jobs.c.id < self.after.id]
+        behind = (jobs.c.priority == self.after.priority) & (jobs.c.id > self.after.id)
+        return [or_(jobs.c.priority < self.after.priority, behind)]
+
+
+def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
+    """Return the number of matching jobs in each state, 0 included."""
+    query = select(jobs.c.state, func.count()).where(*_conditions(wanted))
+    if wanted.states:
+        query = query.where(jobs.c.state.in_(wanted.states))
+    with context.database.read() as connection:
+        found = {row[0]: row[1] for row in connection.execute(query.group_by(jobs.c.state))}
+    return {state: found.get(state.value, 0) for state in JobState}
+
+
+def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.name is not None:
+        conditions.append(jobs.c.name == wanted.name)
+    if wanted.project is not None:
+        conditions.append(jobs.c.project == wanted.project)
+    if wanted.imported is not None:
+        tool = jobs.c.imported_from
+        conditions.append(tool.is_not(None) if wanted.imported else tool.is_(None))
+    tags = type_coerce(jobs.c.tags, Text)
+    for word in wanted.search.lower().split() if wanted.search is not None else ():
+        if "=" in word:  # neither names nor tags have one
+            conditions.append(_has_value(word))
+            continue
+        # Whole patterns: `contains` would concatenate them anew for each row.
+        text = _ESCAPED.sub(r"/\g<0>", word)
+        within = [func.lower(each).like(f"%{text}%", escape="/") for each in (jobs.c.name, tags)]
+        conditions.append(or_(*within, jobs.c.id.like(f"{text}%", escape="/")))
+    for word in (f'"{tag}"' for tag in wanted.tags):
+        # LIKE finds the few rows fast, but ignores case on SQLite.
+        exactly = func.replace(tags, word, "") != tags
+        conditions += [tags.contains(word, autoescape=True), exactly]
+    return conditions
+
+
+def _has_value(text: str) -> ColumnElement[bool]:
+    """Return the condition that a value of the configuration is `name=value`."""
+    # The name may have a "=", or the value.
+    parts = (text.partition("="), text.rpartition("="))
+    words = {config_word(name, value) for name, _, value in parts} - {None}
+    return jobs.c.id.in_(select(config_words.c.job_id).where(config_words.c.word.in_(words)))
+
+
+def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Select[Any]:
+    conditions = [*_conditions(wanted), *page.conditions]
+    if wanted.search is None and not wanted.tags:
+        return _newest(conditions, states, page)
+    return _found(conditions, states, page)
+
+
+def _found(
+    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
+) -> Select[Any]:
+    """Return the query of a search: the ids from its covering index, then the rows of the page."""
+    if len(states) < len(JobState):
+        conditions = [*conditions, jobs.c.state.in_(states)]
+    ids = select(jobs.c.id).where(*conditions).order_by(*page.order).limit(page.limit)
+    return _page([jobs.c.id.in_(ids)], page)
+
+
+def _newest(
+    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
+) -> Select[Any]:
+    """Return the query of the first jobs: each state walks its index; only the queue is sorted."""
+    if len(states) == len(JobState):
+        return _page(conditions, page)
+    by_state = [
+        _page([*conditions, jobs.c.state == state], page) for state in dict.fromkeys(states)
+    ]
+    if len(by_state) == 1:
+        return by_state[0]
+    union = union_all(*(each.subquery().select() for each in by_state)).subquery()
+    return union.select().order_by(union.c.id.desc()).limit(page.limit)
+
+
+def _page(conditions: list[ColumnElement[bool]], page: _Page) -> Select[Any]:
+    query = select(*ListedJob.columns()[:-1], literal_column(str(page.rank), Integer).label("rank"))
+    return query.where(*conditions).order_by(*page.order).limit(page.limit)

@@ -1,0 +1,261 @@
+"""Settings of the next attempt: a resume request applied to those of the newest one. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from server.core.errors import InvalidRequestError
+from trainyard.axes import MESH_AXES
+from trainyard.base.problems import Problem, SpecError
+from trainyard.planner.legal_layouts import own_layout
+from trainyard.planner.micro_batches import chosen_micro_batch_size, legal_micro_batch_size
+from trainyard.planner.plan import plan_job, resume_options
+from trainyard.planner.program_plan import size_refusal
+from trainyard.planner.results import Plan, ProgramPlan
+from trainyard.protocol.attempt import (
+    OF_PROGRAMS,
+    SECTIONS,
+    SECTIONS_OF_PROGRAMS,
+    Overrides,
+    single_fields,
+)
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.spec.auto import DeviceKind
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.parallelism import ParallelismSection
+from trainyard.training.known_devices import Slot
+from trainyard.training.pipeline_schedule import least_microbatches
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Settings of the newest attempt; before the first one those of the spec."""
+
+    spec: JobSpec
+    """The job's spec as submitted."""
+    overrides: Overrides
+    """Its differences from the spec."""
+    layout: Layout
+    device: DeviceKind | None = None
+    """Kind of its slots; None before the first attempt."""
+
+    @property
+    def effective(self) -> JobSpec:
+        """The spec with the overrides; `auto` stays unresolved."""
+        return self.overrides.apply(self.spec)
+
+
+@dataclass(frozen=True)
+class NextAttempt:
+    """Settings of the next attempt."""
+
+    overrides: Overrides
+    """Its differences from the job's spec, not from the newest attempt."""
+    effective: JobSpec
+    """The spec with the overrides; `auto` stays unresolved: placement chooses the slots."""
+    plan: Plan | ProgramPlan
+    """The planner's view of `effective`: layout, batch, memory, warnings."""
+
+
+def plan_next_attempt(
+    baseline: Baseline, request: ResumeRequest, *, slots: Collection[Slot] = ()
+) -> NextAttempt:
+    """Return the settings of the next attempt; fields that the request omits keep their values.
+
+    Another world size alone takes the planner's first legal layout. On another number of
+    data-parallel ranks the micro-batch size is lowered where the old one is no longer legal or
+    leaves more than a tenth of the slots idle. The global batch never changes.
+
+    Args:
+        baseline: settings of the newest attempt.
+        request: the fields that change.
+        slots: kinds of slot of the registered nodes, for memory and legality on their devices.
+
+    Raises:
+        InvalidRequestError: fields of the request disagree, or the job cannot run with them.
+    """
+    _check_kind(baseline.spec, request.overrides)
+    merged = _merged(baseline, request.overrides, steps=_agreed_steps(request))
+    changed = merged.apply(baseline.spec)
+    if changed.program is not None:
+        size = _agreed_world_size(request) or baseline.layout.world_size
+        return _next_of_program(baseline, changed, size, slots=slots)
+    # The layout first: the micro-batch size and the options of some axes depend on it.
+    layout = _layout(baseline, request, changed, _agreed_world_size(request))
+    effective = changed.model_copy(
+        update={
+            "parallelism": _parallelism(changed, layout, baseline),
+            "resources": changed.resources.model_copy(update={"world_size": layout.world_size}),
+            "training": changed.training.model_copy(
+                update={"micro_batch_size": _micro_batch_size(changed, request, layout, baseline)}
+            ),
+        }
+    )
+    return _planned(baseline, effective, slots=slots)
+
+
+def _planned(baseline: Baseline, effective: JobSpec, *, slots: Collection[Slot]) -> NextAttempt:
+    try:
+        planned = plan_job(effective, slots=slots)
+    except SpecError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
+    return NextAttempt(_overrides(baseline.spec, effective), effective, planned)
+
+
+def _check_kind(spec: JobSpec, requested: Overrides) -> None:
+    """Refuse changes of what the job does not have, because it runs a program.
+
+    Raises:
+        InvalidRequestError: naming each of them.
+    """
+    if spec.program is None:
+        return
+    legal = (*SECTIONS_OF_PROGRAMS, *OF_PROGRAMS)
+    problems = [
+        Problem(
+            pointer=f"/overrides/{name}",
+            detail=f"{name} belongs to the built-in trainer, and the job runs a program; legal: "
+            f"{', '.join(legal)}",
+        )
+        for name in Overrides.model_fields
+        if name not in legal and getattr(requested, name) is not None
+    ]
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def _next_of_program(
+    baseline: Baseline, changed: JobSpec, world_size: int, *, slots: Collection[Slot]
+) -> NextAttempt:
+    """Return the settings of the next attempt of a program, which has no layout but its slots."""
+    before = changed.on_layout(baseline.layout)
+    if refusal := size_refusal(before, world_size):
+        raise InvalidRequestError.at("/world_size", refusal)
+    return _planned(baseline, changed.on_layout(changed.layout(world_size)), slots=slots)
+
+
+def _merged(baseline: Baseline, requested: Overrides, *, steps: int | None) -> Overrides:
+    """Return the baseline's overrides with the requested ones.
+
+    A requested section replaces the old one whole, except for a priority that it does not name.
+    """
+    given = {
+        name: value
+        for name in Overrides.model_fields
+        if (value := getattr(requested, name)) is not None
+    }
+    merged = baseline.overrides.model_copy(
+        update=given | ({} if steps is None else {"steps": steps})
+    )
+    if requested.resources is None or "priority" in requested.resources.model_fields_set:
+        return merged
+    return merged.with_priority(baseline.spec, baseline.effective.resources.priority)
+
+
+def _agreed_steps(request: ResumeRequest) -> int | None:
+    return _agreed("steps", request.steps, request.overrides.steps, pointer="/overrides/steps")
+
+
+def _agreed_world_size(request: ResumeRequest) -> int | None:
+    """Return the world size that the request names; a section's default is not named."""
+    resources, field = request.overrides.resources, "world_size"
+    named = resources is not None and field in resources.model_fields_set
+    inner = resources.world_size if resources is not None and named else None
+    return _agreed(field, request.world_size, inner, pointer=f"/overrides/resources/{field}")
+
+
+def _agreed(field: str, outer: int | None, inner: int | None, *, pointer: str) -> int | None:
+    """Return the value of a field that a request can name at two places."""
+    if outer is not None and inner is not None and outer != inner:
+        raise InvalidRequestError.at(pointer, f"{field}={inner} here, but {outer} in /{field}")
+    return outer or inner
+
+
+def _layout(
+    baseline: Baseline, request: ResumeRequest, spec: JobSpec, world_size: int | None
+) -> Layout:
+    section = request.overrides.parallelism
+    if section is not None:
+        return _given_layout(section, world_size=world_size, before=baseline.layout)
+    if world_size is None or world_size == baseline.layout.world_size:
+        return baseline.layout
+    option = resume_options(spec, world_sizes=[world_size])[0]
+    if not option.layouts:
+        detail = f"world_size={world_size} has no legal layout: {option.reason}"
+        raise InvalidRequestError.at("/world_size", detail)
+    return option.layouts[0].layout
+
+
+def _given_layout(section: ParallelismSection, *, world_size: int | None, before: Layout) -> Layout:
+    if world_size is None:  # `dp_shard = -1` fills up the old world size; else the axes give it
+        product = math.prod(section.sizes[axis.name] for axis in MESH_AXES)
+        world_size = before.world_size if section.dp_shard == -1 else product
+    try:
+        return Layout.fill(world_size=world_size, **section.sizes)
+    except SpecError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
+
+
+def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> ParallelismSection:
+    """Return the section with the axes of the layout; unchanged where it already gives them.
+
+    An option that fits other axes alone and that the request leaves as it was is dropped, by the
+    rules of `JobSpec.on_layout`.
+    """
+    section = spec.parallelism
+    if own_layout(spec, layout.world_size) != layout:
+        section = section.model_copy(update=layout.model_dump())
+    old = baseline.effective
+    moved = old.on_layout(layout).parallelism
+    stale = {
+        name: getattr(moved, name)
+        for name in ParallelismSection.model_fields.keys() - Layout.model_fields.keys()
+        if getattr(section, name) == getattr(old.parallelism, name)
+    }
+    return section.model_copy(update=stale)
+
+
+def _micro_batch_size(
+    spec: JobSpec, request: ResumeRequest, layout: Layout, baseline: Baseline
+) -> int:
+    """Return the requested size, else the old one, else a smaller one that leaves less idle."""
+    size = spec.training.micro_batch_size
+    if request.overrides.micro_batch_size is not None:
+        return size
+    rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
+    same = layout.dp == baseline.layout.dp
+    choose = legal_micro_batch_size if same else chosen_micro_batch_size
+    legal = choose(spec.training.global_batch_size, layout.dp, at_most=size, rounds=rounds)
+    return size if legal is None else legal  # the plan refuses a layout that has none
+
+
+def _overrides(submitted: JobSpec, effective: JobSpec) -> Overrides:
+    """Return the least overrides that turn the submitted spec into the effective one."""
+    found = {
+        name: getattr(effective, name)
+        for name in SECTIONS
+        if getattr(effective, name) != getattr(submitted, name)
+    }
+    for name, path in single_fields(submitted).items():
+        section, _, field = path.partition(".")
+        value = getattr(getattr(effective, section), field)
+        if value != getattr(getattr(submitted, section), field):
+            found[name] = value
+    return Overrides(**found)
+
+
+def _in_request(problems: Sequence[Problem]) -> list[Problem]:
+    """Point each problem of the effective spec at the field of the request that caused it."""
+    moved = {
+        "/training/steps": "/steps",
+        "/program/steps": "/steps",
+        "/training/micro_batch_size": "/overrides/micro_batch_size",
+        "/resources/world_size": "/world_size",
+    }
+    return [
+        Problem(pointer=moved.get(p.pointer, f"/overrides{p.pointer}"), detail=p.detail)
+        for p in problems
+    ]

@@ -1,0 +1,46 @@
+"""The plan of a spec, checked as a submission and not stored."""
+
+from __future__ import annotations
+
+import trainyard.planner.plan
+from server.cluster.nodes.predictor import predictor_of
+from server.cluster.projects.service import check_project
+from server.core.context import Context
+from server.jobs.jobs.checks import (
+    check_hardware,
+    check_spec,
+    check_world_size,
+    known_slots,
+    too_few_slots,
+)
+from server.jobs.packs.store import check_pack
+from trainyard.planner.results import Plan, ProgramPlan
+from trainyard.spec.job import JobSpec
+from trainyard.spec.rules import check_new_job
+
+
+def plan_job(context: Context, spec: JobSpec) -> Plan | ProgramPlan:
+    """Return the plan of a job.
+
+    A job larger than all nodes is planned with a warning: the plan does not depend on them, and is
+    needed before machines are bought.
+
+    Raises:
+        InvalidRequestError: a submission would be refused.
+    """
+    check_spec(context, spec, rules=check_new_job)
+    check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
+    with context.database.read() as connection:
+        missing = too_few_slots(
+            connection, spec.resources.world_size, pointer="/resources/world_size"
+        )
+        check_project(connection, spec.project)
+        check_hardware(connection, spec)
+        if spec.pack is not None:
+            check_pack(connection, spec.pack)
+        slots = known_slots(connection)
+        predictor = predictor_of(connection, spec)
+    planned = trainyard.planner.plan.plan_job(
+        spec, slots=() if missing else slots, predictor=predictor
+    )
+    return planned.model_copy(update={"warnings": (*missing, *planned.warnings)})

@@ -1,0 +1,230 @@
+"""Views of jobs, with their attempts and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from sqlalchemy import Connection, bindparam, func, select
+
+from server.core.context import Context
+from server.core.database.column_types import seconds_between
+from server.core.database.metric_and_log_tables import imports
+from server.core.database.queue_tables import shown_reason
+from server.core.database.rows import Attempt, Job
+from server.core.database.tables import attempts, events, jobs
+from server.core.errors import NotFoundError
+from server.core.events.tail import StoredEvent
+from server.core.lifecycle import check_job
+from server.jobs.attempts.next_action import next_action
+from server.jobs.attempts.queries import attempt_views
+from server.jobs.facts.store import read_facts
+from trainyard.base.redaction import has_credentials, hide_credentials
+from trainyard.protocol.past_runs.views import ImportView
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.resume_rules import harmless_differences
+from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.sections.resources import priority_words
+
+Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
+
+VERBS: dict[JobState, tuple[Verb, ...]] = {
+    JobState.QUEUED: ("stop", "cancel"),
+    JobState.STARTING: ("stop", "cancel"),
+    JobState.RUNNING: ("stop", "resize", "save", "cancel"),
+    JobState.STOPPING: ("cancel",),
+    JobState.SUCCEEDED: ("resume", "delete"),
+    JobState.FAILED: ("resume", "delete"),
+    JobState.STOPPED: ("resume", "delete"),
+    JobState.CANCELLED: ("resume", "delete"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownJob(Job):
+    """A job with the reason that its view shows."""
+
+    shown_reason: Annotated[str | None, shown_reason]
+
+
+# Of each view of a job; built once, since that takes longer than the database does.
+_SHOWN = ShownJob.select().where(jobs.c.id == bindparam("of_job"))
+_ATTEMPT = Attempt.select().where(
+    attempts.c.job_id == bindparam("of_job"), attempts.c.number == bindparam("of_number")
+)
+
+
+def job_row(connection: Connection, job_id: str) -> Job:
+    """Return a job's row.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    row = Job.one_or_none(connection, Job.select().where(jobs.c.id == job_id))
+    if row is None:
+        raise NotFoundError(f"no job has the id {job_id!r}")
+    return row
+
+
+def job_view(context: Context, job_id: str) -> JobView:
+    """Return one job, whole; secrets of its spec are masked.
+
+    Raises:
+        NotFoundError: no job has this id.
+        UnreadableError: another version wrote its spec.
+    """
+    with context.database.read() as connection:
+        job = ShownJob.one_or_none(connection, _SHOWN, {"of_job": job_id})
+        if job is None:
+            raise NotFoundError(f"no job has the id {job_id!r}")
+        newest = {"of_job": job_id, "of_number": job.attempt}
+        rows = Attempt.all(connection, _ATTEMPT, newest) if job.attempt else ()
+        views = attempt_views(connection, job_id, job.spec, rows)
+        imported = None if job.imported_from is None else read_import(connection, job_id)
+        current = views[0] if views else None
+        of_attempts = {
+            "next_action": next_action(connection, job, current),
+            "facts": None
+            if job.spec.program is None
+            else read_facts(connection, [job_id]).get(job_id),
+            "active_seconds": _active_seconds(connection, job) if rows else None,
+        }
+    view = _view(context, job, current, reason=job.shown_reason, imported=imported)
+    return view.model_copy(update=of_attempts)
+
+
+def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...]:
+    """Return which of these jobs have ended, or are not there, in their order."""
+    query = select(jobs.c.id).where(
+        jobs.c.id.in_(job_ids), jobs.c.state.not_in(sorted(TERMINAL_JOB_STATES))
+    )
+    with context.database.read() as connection:
+        open_jobs = set(connection.scalars(query))
+    return tuple(job_id for job_id in job_ids if job_id not in open_jobs)
+
+
+def view_of(context: Context, job: Job) -> JobView:
+    """Return the view of a row, which is read again only where other rows belong to the view."""
+    if job.attempt or job.demand is not None or job.spec.program is not None:
+        return job_view(context, job.id)
+    return _view(context, job, None, reason=job.reason)
+
+
+def _view(
+    context: Context,
+    job: Job,
+    current: AttemptView | None,
+    *,
+    reason: str | None,
+    imported: ImportView | None = None,
+) -> JobView:
+    spec = _shown(context, job)
+    effective = _effective(spec, job, current)
+    computed = {
+        "reason": reason,
+        "description": job.spec.description,
+        "spec": spec,
+        "set_fields": tuple(_set_fields(spec)),
+        "effective_spec": effective,
+        "changes": harmless_differences(spec, effective),
+        "current_attempt": current,
+        "imported": imported,
+        "retries_left": max(0, effective.retry.max_retries - job.retries_used),
+        "verbs": _verbs(job),
+        "priority_words": priority_words(job.priority),
+    }
+    return JobView(**job.values_for(JobView) | computed)
+
+
+def _active_seconds(connection: Connection, job: Job) -> float | None:
+    """Return the time that the ended attempts of a job took; None before the first has ended."""
+    columns = attempts.c
+    query = select(func.sum(seconds_between(connection, columns.created_at, columns.ended_at)))
+    return connection.scalar(query.where(columns.job_id == job.id))
+
+
+def list_attempts(
+    connection: Connection, job_id: str, *, before: int | None, limit: int
+) -> list[AttemptView]:
+    """Return at most `limit` attempts of a job below a number, the newest first.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    spec = job_row(connection, job_id).spec
+    query = Attempt.select().where(attempts.c.job_id == job_id)
+    if before is not None:
+        query = query.where(attempts.c.number < before)
+    rows = Attempt.all(connection, query.order_by(attempts.c.number.desc()).limit(limit))
+    return attempt_views(connection, job_id, spec, rows)
+
+
+def list_events(
+    context: Context, job_id: str, *, before: int | None, limit: int
+) -> list[dict[str, Any]]:
+    """Return at most `limit` events of a job below an id, the newest first, for orjson.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    query = StoredEvent.select().where(events.c.job_id == job_id)
+    if before is not None:
+        query = query.where(events.c.id < before)
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        rows = StoredEvent.all(connection, query.order_by(events.c.id.desc()).limit(limit))
+    return [row.view for row in rows]
+
+
+def _verbs(job: Job) -> tuple[Verb, ...]:
+    """Return the commands that are legal now; what saves and resumes differs for a program."""
+    verbs = VERBS[job.state]
+    if job.imported_from is not None:
+        return ("delete",)
+    if job.spec.program is None:
+        return verbs
+    without = set() if "save" in job.progress.answers else {"save"}
+    if job.state == JobState.SUCCEEDED:
+        without.add("resume")
+    return tuple(verb for verb in verbs if verb not in without)
+
+
+def _shown(context: Context, job: Job) -> JobSpec:
+    spec = job.spec
+    if has_credentials(job.stored_spec.text):
+        spec = parse_job_spec(hide_credentials(spec.model_dump_json()))
+    return spec.model_copy(update={"env": context.secrets.shown(job.env), "project": job.project})
+
+
+def _effective(spec: JobSpec, job: Job, current: AttemptView | None) -> JobSpec:
+    if job.pending is not None:  # not placed yet: `auto` waits for its slots
+        return job.pending.overrides.apply(spec)
+    if current is None:
+        return spec
+    overrides = current.overrides.with_priority(spec, job.priority)
+    return resolved(overrides.apply(spec), current.device, current.layout)
+
+
+def _set_fields(spec: JobSpec) -> Iterator[str]:
+    for section, value in spec.model_dump(exclude_defaults=True).items():
+        if isinstance(value, dict):
+            yield from (f"{section}.{field}" for field in value)
+        else:
+            yield section
+
+
+def read_import(connection: Connection, job_id: str) -> ImportView:
+    """Return what was imported as a job.
+
+    Raises:
+        NotFoundError: no import has made a job with this id.
+    """
+    query = select(imports.c.run, imports.c.received).where(imports.c.job_id == job_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFoundError(f"no import has made a job with the id {job_id!r}")
+    return ImportView(job_id=job_id, run=row.run, received=row.received)

@@ -1,0 +1,380 @@
+"""Resume of a job: options, preview and pending launch (docs/lifecycle.md, 27-29)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, select, update
+
+from server.cluster.nodes.capacity import read_offers
+from server.cluster.nodes.predictor import predictor_of
+from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.fit import fits
+from server.core.context import Context
+from server.core.database.rows import Attempt, Job
+from server.core.database.tables import attempts, checkpoints, jobs
+from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.core.events.store import NewEvent
+from server.core.lifecycle import Move, job_to, lock_job, move
+from server.core.subject import SCHEDULER, Actor, Subject
+from server.jobs.attempts.launch import newest_attempt_id
+from server.jobs.attempts.parent import ParentCheckpoint, parent_checkpoint
+from server.jobs.jobs.checks import check_spec, check_world_size, known_slots, roots_of
+from server.jobs.jobs.comparison import compare
+from server.jobs.jobs.next_attempt import Baseline, NextAttempt, plan_next_attempt
+from server.jobs.jobs.queries import job_row
+from server.jobs.jobs.service import end_running
+from server.jobs.protocol_2 import lacking
+from trainyard.base.problems import Problem
+from trainyard.planner.plan import resume_options
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.rest.event_data import ResumeRequested
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.rest.resume import (
+    ResumeOptions,
+    ResumeOptionView,
+    ResumePreview,
+    ResumeRequest,
+)
+from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.spec.layout import Layout
+
+EVERY_SIZE_UP_TO = 64
+"""Resume options name every world size up to this one, and only multiples of eight beyond it: nodes
+have eight GPUs as a rule, and a list of all would be long."""
+LARGEST_OPTION = 1024
+"""Largest world size that resume options name; a request may name a larger one."""
+
+
+@dataclass(frozen=True)
+class PreparedResume:
+    """A legal resume that is not stored yet."""
+
+    job: Job
+    baseline: Baseline
+    next: NextAttempt
+    parent: ParentCheckpoint
+    manifest: Manifest | ProgramManifest | None
+    """Manifest of the parent, where the job saved it itself."""
+    last_step: int
+    """Step that the newest attempt reached."""
+    saves_first: bool
+    """Whether the running attempt saves and stops, and the job resumes from that save."""
+
+
+def options(context: Context, job_id: str) -> ResumeOptions:
+    """Return each world size that the online nodes could give, with its legal layouts.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it was imported.
+    """
+    with context.database.read() as connection:
+        job = job_row(connection, job_id)
+        _refuse_imported(job)
+        baseline, _ = _baseline(connection, job)
+        parent = parent_checkpoint(connection, job.id)
+        offers = read_offers(connection, without_job=job_id)
+        slots = known_slots(connection)
+        predictor = predictor_of(connection, baseline.effective)
+    spec = baseline.effective
+    views = []
+    sizes = _world_sizes(offers)
+    for option in resume_options(spec, world_sizes=sizes, slots=slots, predictor=predictor):
+        demand = Demand(
+            option.world_size,
+            nodes=spec.resources.nodes,
+            device=spec.resources.device,
+            roots=roots_of(spec),
+            new_fields=lacking(job.spec, baseline.overrides),
+            node_selector=tuple(sorted(spec.resources.node_selector.items())),
+            exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
+        )
+        units = {given.layout.node_units for given in option.layouts} or {()}
+        views.append(
+            ResumeOptionView(
+                world_size=option.world_size,
+                free_now=any(fits(replace(demand, units=each), offers) for each in units),
+                layouts=option.layouts,
+                more=option.more,
+                reason=option.reason,
+            )
+        )
+    return ResumeOptions(
+        checkpoint_id=parent.id,
+        step=parent.step,
+        options=tuple(views),
+        calibration=None if predictor is None else predictor.calibration,
+    )
+
+
+def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePreview:
+    """Return the effect of a resume, and store nothing.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: its state forbids a resume.
+        InvalidRequestError: fields of the request disagree, or the job cannot run with them.
+    """
+    with context.database.read() as connection:
+        return _preview(_prepare(context, connection, job_id, request))
+
+
+def resume(
+    context: Context,
+    job_id: str,
+    request: ResumeRequest,
+    *,
+    actor: Actor,
+    running: str | None = None,
+    note: Callable[[Connection, Job, Layout], None] | None = None,
+) -> ResumePreview:
+    """Queue the next attempt of a job that has ended, or resize a running one.
+
+    A running job stops first: its pending launch waits on the job until the attempt has saved. The
+    parent checkpoint of the preview is not stored, except where the request names it: placement
+    decides again, because the catalog may change while the job waits.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job.
+        request: the fields that change.
+        actor: who orders it.
+        running: id of the attempt that the job runs, for a caller that decided on an earlier read.
+        note: called in the same transaction with the job as it was and its next layout.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: its state forbids a resume, or it no longer runs the attempt `running`.
+        InvalidRequestError: fields of the request disagree, or the job cannot run with them.
+    """
+    if request.dry_run:
+        return preview(context, job_id, request)
+    with context.database.write() as connection:
+        lock_job(connection, job_id)  # before the state is read, which must hold until the commit
+        if running is not None:
+            _check_runs(connection, job_id, running)
+        prepared = _prepare(context, connection, job_id, request)
+        runs = prepared.job.state == JobState.RUNNING
+        pending = PendingLaunch(
+            cause=AttemptCause.RESIZE if runs else AttemptCause.RESUME,
+            actor=actor.name,
+            overrides=prepared.next.overrides,
+            layout=prepared.next.plan.layout,
+            checkpoint_id=request.checkpoint_id,
+            allow_code_change=request.allow_code_change,
+        )
+        if actor != SCHEDULER:  # `pending` may change, and so the attempt: an elastic job shrinks
+            chosen = update(jobs).where(jobs.c.id == job_id).values(chosen=pending)
+            connection.execute(chosen)
+        if note is not None:
+            note(connection, prepared.job, pending.layout)
+        if runs:  # its end queues the pending launch
+            _record(context, connection, prepared, actor=actor)
+            why = f"resize to {prepared.next.plan.name}"
+            stop, job = DesiredState.STOP, prepared.job
+            end_running(context, connection, job, stop, actor=actor, reason=why, pending=pending)
+        else:  # from here on it is placed as a submission is
+            queued = _queued(context, prepared, pending)
+            _record(context, connection, prepared, queued, actor=actor)
+        return _preview(prepared)
+
+
+def _prepare(
+    context: Context, connection: Connection, job_id: str, request: ResumeRequest
+) -> PreparedResume:
+    """Check a request, and return the resume that it leads to; nothing is stored."""
+    job = job_row(connection, job_id)
+    _refuse_imported(job)
+    if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
+        raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
+    baseline, last_step = _baseline(connection, job)
+    parent, manifest = _parent(connection, job, request.checkpoint_id)
+    following = plan_next_attempt(baseline, request, slots=known_slots(connection))
+    steps = following.effective.total_steps
+    runs_program = following.effective.program is not None
+    if job.state == JobState.SUCCEEDED and runs_program and parent.id is None:
+        raise ConflictError(
+            f"{job.name} has succeeded, and would begin again: submit it as a new job"
+        )
+    if job.state == JobState.SUCCEEDED and steps is not None and parent.step >= steps:
+        raise ConflictError(
+            f"{job.name} has succeeded at step {parent.step}; "
+            "name an older checkpoint or more steps to resume it"
+        )
+    if steps is not None and parent.step >= steps:
+        raise InvalidRequestError.at(
+            "/steps", f"steps={steps}, but {parent.id} stands at step {parent.step} already"
+        )
+    if request.checkpoint_id is None and not request.allow_code_change:
+        _refuse_what_runs(job, baseline, following)
+    check_spec(context, context.secrets.restore(following.effective, job.env))
+    _check_root(baseline, following, parent)
+    check_world_size(context, following.plan.world_size, pointer="/world_size")
+    # What a program saves on its stop is not known.
+    saves_first = (
+        job.state == JobState.RUNNING and request.checkpoint_id is None and not runs_program
+    )
+    if runs_program and parent.id is None:
+        following = _from_the_start(following)
+    return PreparedResume(job, baseline, following, parent, manifest, last_step, saves_first)
+
+
+def _refuse_imported(job: Job) -> None:
+    if job.imported_from is not None:
+        raise ConflictError(
+            f"{job.name} was imported from {job.imported_from}: it ran elsewhere, and cannot be "
+            "resumed here"
+        )
+
+
+def _refuse_what_runs(job: Job, baseline: Baseline, following: NextAttempt) -> None:
+    """Refuse a resize of a running job to what it runs with already."""
+    ordered = job.spec.layout() if job.chosen is None else job.chosen.layout
+    same = following.overrides == baseline.overrides and following.plan.layout == baseline.layout
+    # Of an elastic job that has shrunk it is a change: it would not grow back.
+    if job.state == JobState.RUNNING and same and ordered == baseline.layout:
+        raise ConflictError(
+            f"{job.name} runs on {following.plan.name} with these settings already; name what "
+            "changes, an older checkpoint, or stop it first"
+        )
+
+
+def _from_the_start(following: NextAttempt) -> NextAttempt:
+    """Return the settings with a warning in the plan: the program resumes from no checkpoint."""
+    program = following.effective.program
+    never = program is not None and program.resume == "never"
+    why = "resume='never'" if never else "the job has no checkpoint"
+    warning = Problem(
+        pointer="/program/resume",
+        detail=f"{why}: the program begins again, unless it finds by itself what it saved",
+    )
+    warned = following.plan.model_copy(update={"warnings": (warning, *following.plan.warnings)})
+    return replace(following, plan=warned)
+
+
+def _check_runs(connection: Connection, job_id: str, attempt_id: str) -> None:
+    job = job_row(connection, job_id)
+    if job.state != JobState.RUNNING:
+        raise ConflictError(f"{job.name} is {job.state}; only a job that runs is resized")
+    if newest_attempt_id(connection, job_id) != attempt_id:
+        raise ConflictError(f"{job.name} runs attempt {job.attempt}, a later one than was resized")
+
+
+def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
+    """Return the settings of the newest attempt, and the step that it reached."""
+    attempt_id = newest_attempt_id(connection, job.id)
+    if attempt_id is None:
+        overrides = Overrides().with_priority(job.spec, job.priority)
+        return Baseline(job.spec, overrides, job.spec.layout()), 0
+    row = Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
+    reached = max(row.last_step, row.start_step)
+    overrides = row.overrides.with_priority(job.spec, job.priority)
+    return Baseline(job.spec, overrides, row.layout, row.device), reached
+
+
+def _parent(
+    connection: Connection, job: Job, named: str | None
+) -> tuple[ParentCheckpoint, Manifest | ProgramManifest | None]:
+    """Return the parent checkpoint, and its manifest where the job saved it itself.
+
+    Raises:
+        InvalidRequestError: the named checkpoint belongs to another job, or is not usable.
+    """
+    try:
+        parent = parent_checkpoint(connection, job.id, named=named)
+    except NotFoundError as error:
+        raise InvalidRequestError.at("/checkpoint_id", error.detail) from None
+    if not parent.own:
+        return parent, None
+    row = connection.execute(
+        select(
+            checkpoints.c.manifest, checkpoints.c.verification, checkpoints.c.deleting_since
+        ).where(checkpoints.c.id == parent.id)
+    ).one()
+    if row.deleting_since is not None:
+        raise InvalidRequestError.at("/checkpoint_id", f"{parent.id} is being deleted")
+    if not parent.usable:
+        found = f"{row.verification.fault}: {row.verification.message}"
+        raise InvalidRequestError.at("/checkpoint_id", f"{parent.id} is damaged: {found}")
+    return parent, row.manifest
+
+
+def _check_root(baseline: Baseline, following: NextAttempt, parent: ParentCheckpoint) -> None:
+    before, after = baseline.effective.checkpoint.root, following.effective.checkpoint.root
+    if parent.id is not None and before != after:
+        raise InvalidRequestError.at(
+            "/overrides/checkpoint/root",
+            f"{after!r}, but the parent checkpoint lies in {before!r}",
+        )
+
+
+def _preview(prepared: PreparedResume) -> ResumePreview:
+    parent, manifest = prepared.parent, prepared.manifest
+    return ResumePreview(
+        plan=prepared.next.plan,
+        checkpoint_id=parent.id,
+        step=prepared.last_step if prepared.saves_first else parent.step,
+        branch=parent.branch,
+        saves_first=prepared.saves_first,
+        changes=compare(
+            prepared.baseline,
+            prepared.next,
+            last_step=prepared.last_step,
+            parent_step=parent.step,
+            state=manifest.train_state if isinstance(manifest, Manifest) else None,
+            saves_first=prepared.saves_first,
+        ),
+    )
+
+
+def _queued(context: Context, prepared: PreparedResume, pending: PendingLaunch) -> Move:
+    """Return the move of the job to `queued`."""
+    job, plan = prepared.job, prepared.next.plan
+    return job_to(
+        job.id,
+        JobState.QUEUED,
+        only_from=TERMINAL_JOB_STATES,  # the table also allows it from live states, for retries
+        pending=pending,
+        desired=DesiredState.RUN.value,
+        reason=None,
+        queued_at=context.now(),
+        not_before=None,
+        ended_at=None,
+        retries_used=0,  # the budget counts from the last start by a person
+        priority=prepared.next.effective.resources.priority,
+        world_size=plan.world_size,
+        min_world_size=prepared.next.effective.resources.min_world_size,
+        max_world_size=prepared.next.effective.resources.max_world_size,
+        layout=plan.name,
+    )
+
+
+def _record(
+    context: Context, connection: Connection, prepared: PreparedResume, *moves: Move, actor: Actor
+) -> None:
+    plan, parent = prepared.next.plan, prepared.parent
+    event = NewEvent(
+        ResumeRequested(
+            world_size=plan.world_size,
+            layout=plan.name,
+            checkpoint_id=parent.id,
+            branch=parent.branch,
+        ),
+        actor,
+        Subject(prepared.job.id),
+        f"Resume from {parent.id or 'the start'} with {plan.name}",
+    )
+    move(context, connection, event, *moves)
+
+
+def _world_sizes(offers: Sequence[Offer]) -> list[int]:
+    """Return the world sizes to list: an attempt has slots of one device kind only."""
+    totals: dict[str, int] = {}
+    for offer in offers:
+        totals[offer.device] = totals.get(offer.device, 0) + offer.slots
+    largest = min(max(totals.values(), default=0), LARGEST_OPTION)
+    return [n for n in range(1, largest + 1) if n <= EVERY_SIZE_UP_TO or n % 8 == 0]

@@ -1,0 +1,238 @@
+"""Commands on jobs: stop, cancel, delete, and requests to a running trainer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from server.core.context import Context
+from server.core.database import tables
+from server.core.database.queue_tables import reason_of_group
+from server.core.database.rows import Job
+from server.core.database.tables import attempts, jobs, requests
+from server.core.errors import ConflictError
+from server.core.events.notices import forget
+from server.core.events.store import NewEvent, append_event
+from server.core.lifecycle import job_to, lock_job, move
+from server.core.subject import SCHEDULER, Actor, Subject
+from server.jobs.attempts.finish import order
+from server.jobs.attempts.launch import (
+    newest_attempt_id,
+    newest_launch,
+    refuse_while_held,
+    release_kept,
+    runs_program,
+)
+from server.jobs.attempts.parent import parent_checkpoint
+from server.jobs.checkpoints.deletion import remove_with_job
+from server.jobs.checkpoints.guards import refuse_while_needed
+from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, PriorityChanged
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import TERMINAL_JOB_STATES, DesiredState, JobState
+from trainyard.run.records import Request
+from trainyard.spec.sections.resources import priority_words
+
+MAX_OPEN_REQUESTS = 16
+"""Unanswered requests of an attempt: each reply to a report repeats all of them."""
+DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobState.CANCELLED}
+
+
+def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
+    """Order a save and the end; a job that waits is stopped at once, and a repeat changes nothing.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has ended, or is being cancelled.
+    """
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        if job.state == JobState.STOPPING and job.desired == DesiredState.CANCEL:
+            raise ConflictError(f"{job.name} is being cancelled")
+        _end(context, connection, job, DesiredState.STOP, actor=actor, reason=reason)
+
+
+def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
+    """Order the end without a save; return what is lost, such as `340 steps since step-1200`.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has ended.
+    """
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        lost = _lost(connection, job)
+        _end(context, connection, job, DesiredState.CANCEL, actor=actor, reason=reason, lost=lost)
+        return lost
+
+
+def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) -> None:
+    """Change the priority of a job that waits or runs; a repeat changes nothing.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has ended.
+    """
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        if job.imported_from is not None:
+            raise ConflictError(f"{job.name} was imported from {job.imported_from}: it never waits")
+        if job.state in TERMINAL_JOB_STATES:
+            raise ConflictError(f"{job.name} is {job.state}; resume it with another priority")
+        pending = job.pending
+        if pending is not None:
+            overrides = pending.overrides.with_priority(job.spec, priority)
+            pending = pending.model_copy(update={"overrides": overrides})
+        if (priority, pending) == (job.priority, job.pending):
+            return
+        values: dict[str, Any] = {"priority": priority, "pending": pending}
+        if job.demand is not None:  # leaves its group: the next round looks at the new order
+            values |= {"demand": None, "reason": reason_of_group}
+        connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(**values))
+        event = NewEvent(
+            PriorityChanged(before=job.priority, priority=priority),
+            actor,
+            Subject(job_id),
+            f"{job.name} has priority {priority_words(priority)}, "
+            f"before {priority_words(job.priority)}",
+        )
+        append_event(context, connection, event)
+
+
+def delete(
+    context: Context, job_id: str, *, actor: Actor, checkpoints: Literal["keep", "delete"]
+) -> list[str]:
+    """Remove a job that has ended, and all of its rows.
+
+    Returns the ids of the operations that delete its checkpoints on storage, where requested.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has not ended, or a guard protects one of its checkpoints.
+    """
+    operations: list[str] = []
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        if job.state not in TERMINAL_JOB_STATES:
+            raise ConflictError(f"{job.name} is {job.state}; stop or cancel it first")
+        refuse_while_held(connection, job)
+        refuse_while_needed(connection, job_id)
+        if checkpoints == "delete":
+            operations = remove_with_job(context, connection, job, actor=actor)
+        connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
+        connection.execute(sa.delete(tables.events).where(tables.events.c.job_id == job_id))
+        forget(connection, job_id)
+        keys = tables.idempotency_keys
+        connection.execute(sa.delete(keys).where(keys.c.job_id == job_id))
+        event = NewEvent(JobDeleted(), actor, Subject(job_id), f"{job.name} was deleted")
+        append_event(context, connection, event)
+    return operations
+
+
+def add_request(context: Context, job_id: str, request: Request) -> str:
+    """Store a request to a running trainer, and return its id.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it does not run, or too many requests wait for an answer.
+    """
+    request_id = context.new_id()
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        if job.state != JobState.RUNNING:
+            raise ConflictError(f"{job.name} is {job.state}, not running")
+        if job.spec.program is not None and request.kind not in job.progress.answers:
+            call = "run.should_save(step)" if request.kind == "save" else "run.request()"
+            raise ConflictError(
+                f"{job.name} runs a program (program.command), which answers no {request.kind}: it "
+                f"has not called {call} of trainyard.init()"
+            )
+        attempt_id = newest_attempt_id(connection, job_id)
+        unanswered = (requests.c.attempt_id == attempt_id) & requests.c.answer.is_(None)
+        waiting = connection.scalar(sa.select(sa.func.count()).where(unanswered)) or 0
+        if waiting >= MAX_OPEN_REQUESTS:
+            raise ConflictError(f"{waiting} requests wait for an answer already")
+        row = {
+            "id": request_id,
+            "attempt_id": attempt_id,
+            "request": request,
+            "created_at": context.now(),
+        }
+        connection.execute(sa.insert(requests).values(row))
+    return request_id
+
+
+def end_running(
+    context: Context,
+    connection: Connection,
+    job: Job,
+    desired: DesiredState,
+    *,
+    actor: Actor,
+    reason: str,
+    lost: str | None = None,
+    pending: PendingLaunch | None = None,
+) -> None:
+    """Order the current attempt to end; `pending` is the launch that follows a stop."""
+    values: dict[str, Any] = {"desired": desired.value, "pending": pending}
+    if pending is not None and actor != SCHEDULER:
+        values["retries_used"] = 0  # a start by a person renews the budget
+    moves = []
+    if job.state == JobState.STOPPING:
+        connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(**values))
+    else:
+        moves = [job_to(job.id, JobState.STOPPING, **values)]
+    launch = newest_launch(connection, job.id)
+    order(context, connection, launch, desired, actor=actor, reason=reason, moves=moves, lost=lost)
+
+
+def _locked(connection: Connection, job_id: str) -> Job:
+    lock_job(connection, job_id)
+    return Job.one(connection, Job.select().where(jobs.c.id == job_id))
+
+
+def _end(
+    context: Context,
+    connection: Connection,
+    job: Job,
+    desired: DesiredState,
+    *,
+    actor: Actor,
+    reason: str,
+    lost: str | None = None,
+) -> None:
+    if job.state in TERMINAL_JOB_STATES:
+        raise ConflictError(f"{job.name} has already ended: {job.state}")
+    if job.state == JobState.QUEUED:
+        state = DESIRED_END[desired]
+        message = f"{job.name} {state} while it waited" + (f": {reason}" if reason else "")
+        event = NewEvent(JobEnded(state=state, reason=reason), actor, Subject(job.id), message)
+        values: dict[str, Any] = {"pending": None, "not_before": None, "reason": reason or None}
+        release_kept(context, connection, job)
+        move(context, connection, event, job_to(job.id, state, ended_at=context.now(), **values))
+        return
+    again = job.state == JobState.STOPPING and job.desired == desired and job.stored_pending is None
+    if not again:
+        end_running(context, connection, job, desired, actor=actor, reason=reason, lost=lost)
+
+
+def _lost(connection: Connection, job: Job) -> str:
+    attempt = connection.execute(
+        sa.select(attempts.c.id, attempts.c.last_step, attempts.c.start_step).where(
+            attempts.c.job_id == job.id, attempts.c.number == job.attempt
+        )
+    ).one_or_none()
+    if attempt is None:
+        return "nothing: it has not started"
+    parent = parent_checkpoint(connection, job.id)
+    saved = parent.step if parent.own else attempt.start_step
+    if not parent.own and runs_program(job):
+        return f"all that attempt {job.attempt} did, but for what the program saved by itself"
+    steps = max(attempt.last_step, attempt.start_step) - saved
+    since = f"step-{saved}" if parent.own else "the start; nothing was saved"
+    if steps <= 0 and parent.own and runs_program(job):  # it need not report its steps
+        return f"what the program did since {since}"
+    if steps <= 0:
+        return f"nothing: all is saved in step-{saved}" if parent.own else "nothing"
+    return f"{steps} step{'' if steps == 1 else 's'} since {since}"

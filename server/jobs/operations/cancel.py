@@ -1,0 +1,88 @@
+"""Cancels operations, and prunes those that ended long ago."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Connection, delete, exists, select, update
+
+from server.core.context import Context
+from server.core.database.rows import OperationHead
+from server.core.database.tables import checkpoints, operations
+from server.core.errors import ConflictError
+from server.core.subject import Actor
+from server.jobs.operations.service import end_operation, lock_operation
+from trainyard.protocol.operations import OperationKind
+from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
+
+PRUNED_AT_ONCE = 1000
+
+
+def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
+    """Cancel an operation; where it runs, the reply to its next report ends its command.
+
+    A deletion can be cancelled until a node has claimed it: the checkpoint is then usable again.
+
+    Raises:
+        NotFoundError: there is no such operation.
+        ConflictError: it has ended, or files may already be deleted.
+    """
+    with context.database.write() as connection:
+        operation = lock_operation(connection, operation_id)
+        if operation.state not in OPEN_OPERATION_STATES:
+            raise ConflictError(f"operation {operation_id} has already ended: {operation.state}")
+        if operation.kind == OperationKind.DELETE:
+            _take_back_deletion(connection, operation)
+        end_operation(
+            context,
+            connection,
+            operation,
+            OperationState.CANCELLED,
+            message=f"taken back by {actor.name}",
+            actor=actor,
+        )
+
+
+def prune_ended(context: Context) -> int:
+    """Delete operations that ended long ago, at most a thousand, and return how many there were.
+
+    Operations of a checkpoint with a deletion mark stay: a failed one is evidence of lost files.
+    """
+    if not context.settings.operations_kept_days:
+        return 0
+    limit = context.now() - timedelta(days=context.settings.operations_kept_days)
+    ended = sorted(frozenset(OperationState) - OPEN_OPERATION_STATES)
+    being_deleted = exists().where(
+        checkpoints.c.id == operations.c.checkpoint_id, checkpoints.c.deleting_since.is_not(None)
+    )
+    old = (
+        select(operations.c.id)
+        .where(operations.c.state.in_(ended), operations.c.ended_at < limit, ~being_deleted)
+        .order_by(operations.c.id)
+        .limit(PRUNED_AT_ONCE)
+    )
+    with context.database.write() as connection:
+        return connection.execute(delete(operations).where(operations.c.id.in_(old))).rowcount
+
+
+def _take_back_deletion(connection: Connection, operation: OperationHead) -> None:
+    if operation.checkpoint_id is None:
+        raise ConflictError(
+            f"{operation.job_name} is no longer in the catalog: without this operation its "
+            "checkpoints would stay on storage, unknown to the server"
+        )
+    begun = exists().where(
+        operations.c.checkpoint_id == operation.checkpoint_id,
+        operations.c.kind == OperationKind.DELETE,
+        operations.c.fence > 0,  # also of an earlier operation that failed
+    )
+    if connection.scalar(select(begun)):
+        raise ConflictError(
+            f"a node has begun to delete {operation.checkpoint_id}: a partly deleted checkpoint is "
+            "unusable"
+        )
+    connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == operation.checkpoint_id)
+        .values(deleting_since=None)
+    )

@@ -1,0 +1,55 @@
+"""Reads operations: those that are open, and the views of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import ColumnElement, Connection, case, select
+
+from server.core.database.rows import Operation
+from server.core.database.tables import operations
+from server.core.errors import NotFoundError
+from trainyard.protocol.operations import OperationKind
+from trainyard.protocol.rest.checkpoints import OperationView
+from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
+
+ARE_OPEN = operations.c.state.in_(sorted(OPEN_OPERATION_STATES))
+"""The condition that operations have not ended."""
+
+_FIELDS = OperationView.model_fields
+_waits = operations.c.state == OperationState.QUEUED
+_COMPUTED = {
+    "tries": operations.c.fence.label("tries"),
+    "failing": case((ARE_OPEN, operations.c.failing)).label("failing"),
+    "waiting": case((_waits, operations.c.waiting)).label("waiting"),
+}
+# Without the task: an operation whose task cannot be read has a view all the same.
+_VIEW = select(*(_COMPUTED[n] if n in _COMPUTED else operations.c[n] for n in _FIELDS))
+
+
+def open_operations(
+    connection: Connection, kinds: Collection[OperationKind], *where: ColumnElement[bool]
+) -> Sequence[Operation]:
+    """Return the operations of some kinds that have not ended, the oldest first."""
+    found = Operation.select().where(operations.c.kind.in_(sorted(kinds)), ARE_OPEN, *where)
+    return Operation.all(connection, found.order_by(operations.c.id))
+
+
+def read_operation(connection: Connection, operation_id: str) -> OperationView:
+    """Return one operation.
+
+    Raises:
+        NotFoundError: nothing has this id.
+    """
+    row = connection.execute(_VIEW.where(operations.c.id == operation_id)).one_or_none()
+    if row is None:
+        raise NotFoundError(f"no operation has the id {operation_id!r}")
+    return OperationView(**row._mapping)
+
+
+def list_operations(
+    connection: Connection, *where: ColumnElement[bool], limit: int
+) -> list[OperationView]:
+    """Return at most `limit` operations, the newest first."""
+    query = _VIEW.where(*where).order_by(operations.c.id.desc()).limit(limit)
+    return [OperationView(**row._mapping) for row in connection.execute(query)]

@@ -1,0 +1,329 @@
+"""The life of an operation: queued, claimed by a node, reported, ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, insert, select, update
+
+from server.cluster.nodes.workers import check_worker
+from server.core.context import Context
+from server.core.database.rows import JobHead, Operation, OperationHead
+from server.core.database.tables import operations
+from server.core.errors import ConflictError, NotFoundError
+from server.core.events.notices import notify
+from server.core.events.store import NewEvent, append_event
+from server.core.leases import OPERATION_LEASES, check_fence
+from server.core.lifecycle import lock_job, move, operation_to
+from server.core.subject import SCHEDULER, Actor, Subject
+from server.jobs.operations.queries import open_operations
+from server.jobs.operations.waiting_job import end_waiting_job
+from server.jobs.protocol_2 import check_reply
+from trainyard.base.backoff import Backoff
+from trainyard.protocol.operations import (
+    LOOKS,
+    REPEATED,
+    FailedTries,
+    OperationKind,
+    OperationOutcome,
+    OperationTask,
+)
+from trainyard.protocol.rest.event_data import (
+    OperationEnded,
+    OperationProgressed,
+    OperationQueued,
+    OperationStarted,
+)
+from trainyard.protocol.states import OperationState
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    OperationClaimReply,
+    OperationReport,
+    OperationReportReply,
+    WorkerIdentity,
+)
+
+REPEATS = Backoff(first=30.0, longest=21_600.0)
+"""Pauses before an operation that is repeated is tried again."""
+REPORT_SECONDS = 1.0
+"""Shortest pause between two reports of an operation: a view shows no more."""
+
+
+def queue_operation(
+    context: Context,
+    connection: Connection,
+    task: OperationTask,
+    *,
+    job: JobHead,
+    checkpoint_id: str | None,
+    actor: Actor,
+    reason: str,
+    storage: str | None = None,
+) -> str:
+    """Store an operation and return its id, or the id of an open one with the same task.
+
+    One that waits after a failure is then due at once.
+
+    Args:
+        context: the server's context.
+        connection: a transaction that holds the job's lock.
+        task: what a node is to do.
+        job: the job.
+        checkpoint_id: the checkpoint; None for all of the job.
+        actor: who requests it.
+        reason: why.
+        storage: UUID of the storage root; that of the job when absent.
+    """
+    if checkpoint_id is not None:
+        mine = operations.c.checkpoint_id == checkpoint_id
+        for found in open_operations(connection, {task.kind}, mine):
+            if found.task == task:
+                hasten = update(operations).where(operations.c.id == found.id)
+                connection.execute(hasten.values(not_before=None))
+                return found.id
+    operation = OperationHead(
+        id=context.new_id(),
+        kind=task.kind,
+        state=OperationState.QUEUED,
+        job_id=job.id,
+        job_name=job.name,
+        checkpoint_id=checkpoint_id,
+        node=None,
+        fence=0,
+        failing=None,
+    )
+    connection.execute(
+        insert(operations).values(
+            **asdict(operation),
+            actor=actor.name,
+            reason=reason,
+            task=task,
+            storage=storage or job.storage,
+            created_at=context.now(),
+        )
+    )
+    message = describe(operation) + (reason and f": {reason}")
+    queued = OperationQueued(**identity(operation), reason=reason)
+    append_event(context, connection, NewEvent(queued, actor, Subject(job.id), message))
+    return operation.id
+
+
+def describe(operation: OperationHead) -> str:
+    """Return kind and target of an operation, for messages."""
+    if operation.kind == OperationKind.BUILD:
+        return f"{operation.kind} the environment of {operation.job_name}"
+    return f"{operation.kind} {operation.checkpoint_id or 'all checkpoints'}"
+
+
+def identity(operation: OperationHead) -> dict[str, Any]:
+    """Return the part of an event's data that identifies the operation."""
+    kind, checkpoint_id = operation.kind, operation.checkpoint_id
+    return {"operation_id": operation.id, "kind": kind, "checkpoint_id": checkpoint_id}
+
+
+def cancel_looks(
+    context: Context, connection: Connection, where: ColumnElement[bool], *, actor: Actor
+) -> None:
+    """Cancel the open verifications of a checkpoint, or of all of a job, before a deletion."""
+    message = "the checkpoint is to be deleted"
+    for found in open_operations(connection, LOOKS, where):
+        end_operation(
+            context, connection, found, OperationState.CANCELLED, message=message, actor=actor
+        )
+
+
+def end_operation(
+    context: Context,
+    connection: Connection,
+    operation: OperationHead,
+    state: OperationState,
+    *,
+    message: str,
+    actor: Actor,
+    ok: bool | None = None,
+    **values: Any,
+) -> None:
+    """Move an operation to an end, with its event; `ok` is the result of a verification.
+
+    A job whose environment is not built fails with the operation.
+
+    Raises:
+        IllegalMoveError: it has ended already.
+    """
+    event = NewEvent(
+        OperationEnded(**identity(operation), state=state, ok=ok),
+        actor,
+        Subject(operation.job_id, node=operation.node),
+        f"{describe(operation)} {state}: {message}",
+    )
+    ended = operation_to(operation.id, state, ended_at=context.now(), **values)
+    move(context, connection, event, ended)
+    if operation.kind == OperationKind.BUILD and state != OperationState.SUCCEEDED:
+        end_waiting_job(context, connection, operation, f"{describe(operation)} {state}: {message}")
+
+
+def repeat_later(
+    context: Context, connection: Connection, operation: OperationHead, reason: str
+) -> None:
+    """Queue an operation of a kind that is repeated again, after a pause that grows.
+
+    Raises:
+        IllegalMoveError: it is not running.
+    """
+    now, before = context.now(), operation.failing
+    count = 1 if before is None else before.count + 1
+    not_before = now + timedelta(seconds=REPEATS.pause_after(count))
+    failing = FailedTries(
+        count=count,
+        since=now if before is None else before.since,
+        reason=reason,
+        next_at=not_before,
+    )
+    event = NewEvent(
+        OperationQueued(**identity(operation), reason=reason),
+        SCHEDULER,
+        Subject(operation.job_id, node=operation.node),
+        f"{describe(operation)} failed, and is tried again at {not_before:%H:%M:%S} UTC: {reason}",
+    )
+    free = dict.fromkeys(("node", "sent_at", "given_at", "progress"))
+    queued = operation_to(
+        operation.id,
+        OperationState.QUEUED,
+        failing=failing,
+        not_before=not_before,
+        waiting=f"failed, and is tried again at {not_before:%H:%M:%S} UTC",
+        **free,
+    )
+    move(context, connection, event, queued)
+
+
+ApplyOutcome = Callable[
+    [Context, Connection, Operation, OperationOutcome], tuple[OperationOutcome, bool | None]
+]
+"""Applies an outcome to the catalog; returns the one to store, and a verification's result.
+
+The catalog is in a layer above: the endpoint passes the function.
+"""
+
+
+def claim_operation(
+    context: Context,
+    operation_id: str,
+    *,
+    node: str,
+    worker: WorkerIdentity,
+    protocol: int = PROTOCOL,
+) -> OperationClaimReply:
+    """Claim an operation that was given to this node; only the first of several claims succeeds.
+
+    Raises:
+        NotFoundError: there is no such operation.
+        ConflictError: it was given to another node, runs already, or has ended; another worker
+            serves the node; or the sender's protocol lacks a field of the reply.
+    """
+    with context.database.write() as connection:
+        operation = lock_operation(connection, operation_id)
+        check_worker(connection, node, worker)
+        if operation.state != OperationState.QUEUED or operation.node != node:
+            raise ConflictError(
+                f"operation {operation_id} is {operation.state} and not for {node} to begin"
+            )
+        fence = operation.fence + 1
+        event = NewEvent(
+            OperationStarted(**identity(operation), fence=fence),
+            Actor(node),
+            Subject(operation.job_id, node=node),
+            f"{node} begins to {describe(operation)}",
+        )
+        claimed = OPERATION_LEASES.claim(context.now())
+        running = operation_to(
+            operation_id,
+            OperationState.RUNNING,
+            fence=fence,
+            progress=None,
+            not_before=None,
+            **claimed,
+        )
+        move(context, connection, event, running)
+        reply = OperationClaimReply(
+            task=operation.task,
+            storage=operation.storage,
+            fence=fence,
+            report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
+        )
+        check_reply(reply, protocol)  # in the transaction: a refusal leaves it unclaimed
+    return reply
+
+
+def report_operation(
+    context: Context, operation_id: str, report: OperationReport, *, apply: ApplyOutcome
+) -> OperationReportReply:
+    """Renew the lease of an operation, and store its progress or its outcome.
+
+    Args:
+        context: the server's context.
+        operation_id: the operation.
+        report: what its node reports.
+        apply: applies an outcome to the catalog in the same transaction.
+
+    Raises:
+        NotFoundError: there is no such operation.
+        ConflictError: a later claim has replaced this one, or the operation has ended.
+    """
+    with context.database.write() as connection:
+        operation = lock_operation(connection, operation_id)
+        check_fence(
+            (operation.state, operation.node, operation.fence),
+            (OperationState.RUNNING, report.node, report.fence),
+            refusal=f"operation {operation_id} is no longer this node's: it is {operation.state}",
+        )
+        renewal = OPERATION_LEASES.renewal(context.now())
+        if report.outcome is not None:
+            outcome, ok = apply(context, connection, operation, report.outcome)
+            if outcome.outcome == "failed" and operation.kind in REPEATED:
+                repeat_later(context, connection, operation, outcome.message)
+                return OperationReportReply(ended=True)
+            end_operation(
+                context,
+                connection,
+                operation,
+                OperationState(outcome.outcome),
+                message=outcome.message,
+                actor=Actor(report.node),
+                ok=ok,
+                outcome=outcome,
+                **renewal,
+            )
+            return OperationReportReply(ended=True)
+        progress = report.progress or operation.progress
+        mine = operations.c.id == operation_id
+        connection.execute(update(operations).where(mine).values(**renewal, progress=progress))
+        if progress is not None and progress != operation.progress:
+            event = OperationProgressed(**identity(operation), progress=progress)
+            notify(context, connection, Subject(operation.job_id, node=report.node), event)
+    return OperationReportReply(ended=False)
+
+
+def lock_operation(connection: Connection, operation_id: str) -> Operation:
+    """Lock the job of an operation, if it exists, and the operation; return its row.
+
+    Raises:
+        NotFoundError: there is no such operation.
+    """
+    job_id = connection.scalar(select(operations.c.job_id).where(operations.c.id == operation_id))
+    if job_id is None:
+        raise NotFoundError(f"no operation has the id {operation_id!r}")
+    lock_job_if_there(connection, job_id)
+    query = Operation.select().where(operations.c.id == operation_id).with_for_update()
+    return Operation.one(connection, query)
+
+
+def lock_job_if_there(connection: Connection, job_id: str) -> None:
+    """Lock the job of an operation; an operation can outlive its job."""
+    try:
+        lock_job(connection, job_id)
+    except NotFoundError:
+        return

@@ -1,0 +1,94 @@
+"""`/packs` for people and `/workers/attempts/{id}/pack` for nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from server.api.auth.dependencies import AttemptTokenHash, Person, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.responses import reply
+from server.core.errors import InvalidRequestError, UnsupportedMediaTypeError
+from server.jobs.attempts.service import ReportedShare, authenticate_share
+from server.jobs.packs.store import BLOCK_BYTES, PackUpload, content_of, read_pack
+from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.rest.jobs import PackView
+from trainyard.spec.code_pack import PACK_DIGEST
+
+ARCHIVE = "application/gzip"
+BYTES = {"content": {ARCHIVE: {"schema": {"type": "string", "format": "binary"}}}}
+PACKS_PATH = "/packs"
+NO_CODE = (
+    "this server takes no code that jobs bring; TRAINYARD_ALLOW_CODE=true, for the server and its "
+    "workers, allows it"
+)
+
+router = APIRouter(tags=["packs"], dependencies=[person])
+worker_router = APIRouter(prefix="/workers", tags=["workers"])
+
+AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
+Digest = Annotated[str, Query(pattern=PACK_DIGEST, description="SHA-256 of the body.")]
+
+
+@router.post(
+    PACKS_PATH,
+    status_code=201,
+    response_model=PackView,
+    summary="Upload a pack",
+    openapi_extra={"requestBody": {"required": True, **BYTES}},
+)
+async def upload_pack(
+    request: Request, context: ServerContext, principal: Person, digest: Digest
+) -> Response:
+    """Store the code of programs: a gzipped tar archive, which jobs name by its digest."""
+    if not context.settings.allow_code:
+        raise InvalidRequestError.at("", NO_CODE)
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != ARCHIVE:
+        raise UnsupportedMediaTypeError(f"the body must be {ARCHIVE}, not {given or 'untyped'}")
+    upload = await run_in_threadpool(PackUpload, context, actor=principal.actor)
+    try:
+        block = bytearray()
+        async for part in request.stream():
+            block += part
+            while len(block) >= BLOCK_BYTES:
+                await run_in_threadpool(upload.add, bytes(block[:BLOCK_BYTES]))
+                del block[:BLOCK_BYTES]
+        if block:
+            await run_in_threadpool(upload.add, bytes(block))
+        view = await run_in_threadpool(upload.finish, digest)
+    except BaseException:  # also where the client has left
+        await run_in_threadpool(upload.give_up)
+        raise
+    return reply(view, status=201)
+
+
+@router.get(f"{PACKS_PATH}/{{digest}}", response_model=PackView, summary="Whether a pack is stored")
+def get_pack(
+    context: ServerContext,
+    digest: Annotated[str, Path(pattern=PACK_DIGEST, description="SHA-256 of the archive.")],
+) -> Response:
+    """Return a pack without its content, and keep it for another day."""
+    return reply(read_pack(context, digest))
+
+
+def _share(
+    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
+) -> ReportedShare:
+    return authenticate_share(context, attempt_id, token_hash)
+
+
+@worker_router.get(
+    "/attempts/{attempt_id}/pack",
+    response_class=Response,
+    responses={200: BYTES},
+    summary="The pack of the attempt's job",
+)
+def fetch_pack(
+    context: ServerContext, share: Annotated[ReportedShare, Depends(_share)]
+) -> Response:
+    """Return the archive; the node compares it with the digest of the spec."""
+    return StreamingResponse(content_of(context, share.job_id), media_type=ARCHIVE)

@@ -1,0 +1,192 @@
+"""Packs in the database: written block by block, kept while a job names them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import timedelta
+
+from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import job_packs, pack_blocks, packs
+from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.core.subject import Actor
+from trainyard.protocol.rest.jobs import PackView
+
+BLOCK_BYTES = 2**20
+"""Content of a row, written in a transaction of its own: other writers wait only for that."""
+KEPT = timedelta(days=1)
+"""Time after which a pack that no job names is deleted."""
+UPLOAD = timedelta(hours=1)
+"""Time after which an upload that did not complete is deleted."""
+MAX_PACKS, MAX_BYTES = 500, 4 * 2**30
+"""Most packs of a person, and their bytes."""
+MAX_UPLOADS = 8
+"""Most uploads of a person at once, so that their bytes exceed the limit by little."""
+
+
+class PackUpload:
+    """One upload; nothing of it is kept unless `finish` returns."""
+
+    def __init__(self, context: Context, *, actor: Actor) -> None:
+        """Make room and begin.
+
+        Raises:
+            ConflictError: the person has too many packs, or too many uploads at once.
+        """
+        self._context, self._id = context, context.new_id()
+        self._sha256, self._size, self._blocks = hashlib.sha256(), 0, 0
+        delete_unnamed(context)
+        with context.database.write() as connection:
+            mine = packs.c.token_id == actor.token_id
+            query = select(func.count(), func.coalesce(func.sum(packs.c.size), 0)).where(mine)
+            number, size = connection.execute(query).one()
+            begun = select(func.count()).where(mine, packs.c.digest.is_(None))
+            if (connection.scalar(begun) or 0) >= MAX_UPLOADS:
+                raise ConflictError(
+                    f"{actor.name} has {MAX_UPLOADS} uploads that have not ended, the most at "
+                    "once; send it again when one has"
+                )
+            if number >= MAX_PACKS or size >= MAX_BYTES:
+                raise ConflictError(
+                    f"{actor.name} has {number} packs of {size:,} bytes; legal: fewer than "
+                    f"{MAX_PACKS} of {MAX_BYTES:,} bytes. Delete jobs that name some: a pack goes "
+                    "a day after its last job"
+                )
+            row = {"id": self._id, "size": 0, "created_by": actor.name, "token_id": actor.token_id}
+            connection.execute(insert(packs).values(**row, named_at=context.now()))
+
+    def add(self, block: bytes) -> None:
+        """Store the next block.
+
+        Raises:
+            ConflictError: the upload took longer than `UPLOAD`.
+        """
+        self._sha256.update(block)
+        self._size += len(block)
+        row = {"pack_id": self._id, "number": self._blocks, "content": block}
+        with self._context.database.write() as connection:
+            grown = update(packs).where(packs.c.id == self._id).values(size=self._size)
+            if not connection.execute(grown).rowcount:
+                raise ConflictError("the upload took too long and was given up; send it again")
+            connection.execute(insert(pack_blocks).values(row))
+        self._blocks += 1
+
+    def finish(self, expected: str) -> PackView:
+        """Make it a pack, or keep the one of the same content that another upload made.
+
+        Raises:
+            InvalidRequestError: its content is empty, or has another digest.
+            ConflictError: the upload took longer than `UPLOAD`.
+        """
+        digest = f"sha256:{self._sha256.hexdigest()}"
+        if not self._size:
+            raise InvalidRequestError.at("", "the body is empty; legal: a gzipped tar archive")
+        if digest != expected:
+            raise InvalidRequestError.at(
+                "", f"digest={expected}, but what arrived has {digest}; send it again"
+            )
+        now = self._context.now()
+        with self._context.database.write() as connection:
+            lock_digest(self._context, connection, digest)
+            known = packs.c.digest == digest
+            if connection.execute(update(packs).where(known).values(named_at=now)).rowcount:
+                connection.execute(delete(packs).where(packs.c.id == self._id))
+            else:
+                own = update(packs).where(packs.c.id == self._id)
+                if not connection.execute(own.values(digest=digest, named_at=now)).rowcount:
+                    raise ConflictError("the upload took too long and was given up; send it again")
+        return PackView(digest=digest, size=self._size)
+
+    def give_up(self) -> None:
+        """Delete what was stored, unless it has become a pack."""
+        unfinished = (packs.c.id == self._id) & packs.c.digest.is_(None)
+        with self._context.database.write() as connection:
+            connection.execute(delete(packs).where(unfinished))
+
+
+def lock_digest(context: Context, connection: Connection, digest: str) -> None:
+    """Make other uploads of this content wait for the transaction; SQLite has one writer anyway."""
+    if not context.database.is_sqlite:
+        connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(digest))))
+
+
+def read_pack(context: Context, digest: str) -> PackView:
+    """Return a pack, which is then kept for another day: who finds it need not send it.
+
+    Raises:
+        NotFoundError: there is none with this digest.
+    """
+    with context.database.write() as connection:
+        size = _touched(context, connection, digest)
+    if size is None:
+        raise NotFoundError(f"no pack has the digest {digest}")
+    return PackView(digest=digest, size=size[1])
+
+
+def check_pack(connection: Connection, digest: str) -> None:
+    """Refuse a pack that the server does not have.
+
+    Raises:
+        InvalidRequestError: at the field that names it.
+    """
+    if not connection.scalar(select(packs.c.id).where(packs.c.digest == digest)):
+        raise _unknown(digest)
+
+
+def name_pack(context: Context, connection: Connection, job_id: str, digest: str) -> None:
+    """Note that a job names a pack, which is kept as long as the job.
+
+    Raises:
+        InvalidRequestError: the server does not have it.
+    """
+    found = _touched(context, connection, digest)
+    if found is None:
+        raise _unknown(digest)
+    connection.execute(insert(job_packs).values(job_id=job_id, pack_id=found[0]))
+
+
+def content_of(context: Context, job_id: str) -> Iterator[bytes]:
+    """Return the blocks of the pack that a job names; each is read when it is sent.
+
+    Raises:
+        NotFoundError: the job names none.
+    """
+    with context.database.read() as connection:
+        named = select(job_packs.c.pack_id).where(job_packs.c.job_id == job_id)
+        pack_id = connection.scalar(named)
+    if pack_id is None:
+        raise NotFoundError("the job names no pack")
+    return context.database.blocks(pack_blocks, pack_id)
+
+
+def delete_unnamed(context: Context) -> None:
+    """Delete packs that no job has named for a day, and uploads that were cut off."""
+    now = context.now()
+    unnamed = ~exists().where(job_packs.c.pack_id == packs.c.id)
+    old = or_(
+        packs.c.named_at < now - KEPT,
+        packs.c.digest.is_(None) & (packs.c.named_at < now - UPLOAD),
+    )
+    with context.database.write() as connection:
+        # Locked, then looked at again: a job that names one at this moment keeps it, or finds none.
+        query = select(packs.c.id).where(old, unnamed).limit(4).with_for_update(skip_locked=True)
+        ids = connection.scalars(query).all()
+        connection.execute(delete(packs).where(packs.c.id.in_(ids), old, unnamed))
+
+
+def _touched(context: Context, connection: Connection, digest: str) -> tuple[str, int] | None:
+    """Renew a pack and return its id and size; its row is locked until the transaction ends."""
+    known = packs.c.digest == digest
+    connection.execute(update(packs).where(known).values(named_at=context.now()))
+    row = connection.execute(select(packs.c.id, packs.c.size).where(known)).one_or_none()
+    return None if row is None else (row.id, row.size)
+
+
+def _unknown(digest: str) -> InvalidRequestError:
+    return InvalidRequestError.at(
+        "/program/code/pack",
+        f"pack={digest!r} is not on this server; `trainyard submit` uploads it, and one that no "
+        "job has named for a day is deleted",
+    )

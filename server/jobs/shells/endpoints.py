@@ -1,0 +1,190 @@
+"""`/jobs/{id}/shells` for people and `/workers/attempts/{id}/shells` for supervisors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from starlette.concurrency import run_in_threadpool
+
+from server.api.auth.dependencies import AttemptTokenHash, Person, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.path_params import JobId
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply
+from server.core.events.shares import Waits
+from server.jobs.attempts.service import ReportedShare, authenticate_share
+from server.jobs.shells import service, worker_api
+from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.shell_sessions.messages import (
+    ShellInputReply,
+    ShellInputRequest,
+    ShellOutputMessage,
+    ShellOutputReply,
+    Wait,
+)
+from trainyard.protocol.shell_sessions.views import (
+    ShellInput,
+    ShellInputStored,
+    ShellOutput,
+    ShellRequest,
+    ShellView,
+)
+
+router = APIRouter(tags=["shells"], dependencies=[person])
+worker_router = APIRouter(prefix="/workers", tags=["workers"])
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.03, 0.25
+"""Between two looks of a waiting request, which holds no thread and no connection meanwhile."""
+
+WAITS = Waits(16)
+"""Requests that may wait for a person, or for an attempt, in one process: each looks at the
+database again and again."""
+
+ShellId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the command.")]
+AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
+Answer = TypeVar("Answer")
+
+
+@router.post(
+    "/jobs/{job_id}/shells",
+    status_code=201,
+    response_model=ShellView,
+    summary="Run a command in the current attempt",
+)
+def open_shell(
+    context: ServerContext,
+    principal: Person,
+    job_id: JobId,
+    body: Annotated[ShellRequest, Depends(JsonBody(ShellRequest))],
+) -> Response:
+    """Have a node of the attempt start a command, in the environment and slots of its ranks."""
+    view = service.open_shell(context, job_id, body, actor=principal.actor)
+    return reply(view, status=201)
+
+
+@router.get(
+    "/jobs/{job_id}/shells/{shell_id}/output",
+    response_model=ShellOutput,
+    summary="Output of a command",
+)
+async def get_output(
+    context: ServerContext,
+    principal: Person,
+    job_id: JobId,
+    shell_id: ShellId,
+    start: Annotated[
+        int, Query(ge=0, lt=2**62, description="Offset; what lies before it was read.")
+    ] = 0,
+    wait_seconds: Annotated[
+        Wait, Query(description="Longest wait while there is nothing new.")
+    ] = 0.0,
+) -> Response:
+    """Return output once there is some, or the command has ended, or the wait is over.
+
+    A token waits for few answers at once; a further one comes without a wait.
+    """
+    with WAITS.turn(principal.token_id) as may_wait:
+        output = await _first(
+            lambda: service.read_output(
+                context, job_id, shell_id, start=start, actor=principal.actor
+            ),
+            lambda found: bool(found.content) or found.shell.ended_at is not None,
+            seconds=wait_seconds if may_wait else 0.0,
+        )
+    return reply(output)
+
+
+@router.put(
+    "/jobs/{job_id}/shells/{shell_id}/input",
+    response_model=ShellInputStored,
+    summary="Input of a command",
+)
+def put_input(
+    context: ServerContext,
+    principal: Person,
+    job_id: JobId,
+    shell_id: ShellId,
+    body: Annotated[ShellInput, Depends(JsonBody(ShellInput))],
+) -> Response:
+    """Store input for a command."""
+    return reply(service.store_input(context, job_id, shell_id, body, actor=principal.actor))
+
+
+@router.post(
+    "/jobs/{job_id}/shells/{shell_id}/close", response_model=ShellView, summary="End a command"
+)
+def close_shell(
+    context: ServerContext, principal: Person, job_id: JobId, shell_id: ShellId
+) -> Response:
+    """Have a command ended, by SIGHUP and then SIGKILL."""
+    return reply(service.close_shell(context, job_id, shell_id, actor=principal.actor))
+
+
+def _share(
+    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
+) -> ReportedShare:
+    return authenticate_share(context, attempt_id, token_hash)
+
+
+Share = Annotated[ReportedShare, Depends(_share)]
+
+
+@worker_router.post(
+    "/attempts/{attempt_id}/shells/{shell_id}/output",
+    response_model=ShellOutputReply,
+    summary="Output and end of a command",
+)
+def report_output(
+    context: ServerContext,
+    share: Share,
+    shell_id: ShellId,
+    body: Annotated[ShellOutputMessage, Depends(JsonBody(ShellOutputMessage))],
+) -> Response:
+    """Store output of a command once."""
+    return reply(worker_api.store_output(context, share, shell_id, body))
+
+
+@worker_router.post(
+    "/attempts/{attempt_id}/shells/{shell_id}/input",
+    response_model=ShellInputReply,
+    summary="Long poll for input of a command",
+)
+async def poll_input(
+    context: ServerContext,
+    share: Share,
+    shell_id: ShellId,
+    body: Annotated[ShellInputRequest, Depends(JsonBody(ShellInputRequest))],
+) -> Response:
+    """Return input once there is some, or the command is not wanted, or the wait is over."""
+    with WAITS.turn(share.attempt_id) as may_wait:
+        found = await _first(
+            lambda: worker_api.read_input(context, share, shell_id, body),
+            lambda answer: worker_api.is_news(answer, body),
+            seconds=body.wait_seconds if may_wait else 0.0,
+        )
+    return reply(found)
+
+
+async def _first(
+    look: Callable[[], Answer], is_news: Callable[[Answer], bool], *, seconds: float
+) -> Answer:
+    """Return the first answer that is news, or the last one before the wait is over.
+
+    A server that shuts down cancels the wait: the answer is then the last one, and the next request
+    finds another server, or this one again.
+    """
+    deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_SECONDS
+    while True:
+        answer = await run_in_threadpool(look)
+        left = deadline - time.monotonic()
+        if left <= 0 or is_news(answer):
+            return answer
+        try:
+            await asyncio.sleep(min(pause, left))
+        except asyncio.CancelledError:
+            return answer
+        pause = min(1.3 * pause, LONGEST_PAUSE_SECONDS)

@@ -1,0 +1,133 @@
+"""A command in a running attempt as its row describes it, and whether it is still wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar
+
+from sqlalchemy import Connection, Select, Table, select
+
+from server.core.database.metric_and_log_tables import shells
+from server.core.database.rows import TypedRow
+from server.core.database.tables import attempt_nodes, attempts
+from server.core.errors import NotFoundError
+from trainyard.protocol.shell_sessions.messages import Terminal
+from trainyard.protocol.shell_sessions.views import ShellView
+from trainyard.protocol.states import AttemptNodeState
+
+START = timedelta(seconds=60)
+"""Time in which a node starts a command: a supervisor that reports gets it within seconds."""
+AWAY = timedelta(seconds=60)
+"""Time without a request of the person after which a command is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell(TypedRow):
+    """A command, with the state of the attempt's share on its node."""
+
+    table: ClassVar[Table] = shells
+    id: str
+    job_id: Annotated[str, attempts.c.job_id]
+    token_id: str | None
+    attempt_id: str
+    attempt: Annotated[int, attempts.c.number]
+    share_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
+    lost_at: Annotated[datetime | None, attempt_nodes.c.lost_at]
+    node: str
+    rank: int | None
+    argv: list[str]
+    terminal: Terminal | None
+    seconds: float
+    created_by: str
+    created_at: datetime
+    client_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    exit_code: int | None
+    failure: str | None
+    closed: bool
+    output: bytes
+    output_start: int
+    input: bytes
+    input_start: int
+    input_ended: bool
+
+    def over(self, now: datetime) -> str | None:
+        """Return why nothing more happens in it, at the first reason; None while it goes on."""
+        reasons = (
+            (self.ended_at is not None, "the command has ended"),
+            (self.closed, "the command was closed"),
+            (self.share_ended, f"the attempt has ended on {self.node}"),
+            (
+                self.started_at is None and now - self.created_at > START,
+                f"{self.node} did not start the command within {START.seconds} s; a worker of an "
+                "earlier version runs none",
+            ),
+            (now - self.client_at > AWAY, f"its output was not read for {AWAY.seconds} s"),
+            (
+                now - self.created_at > timedelta(seconds=self.seconds),
+                f"its time of {self.seconds:g} s is over",
+            ),
+        )
+        return next((reason for holds, reason in reasons if holds), None)
+
+    @property
+    def share_ended(self) -> bool:
+        """Whether no supervisor reports on it any more."""
+        return self.share_state == AttemptNodeState.ENDED or self.lost_at is not None
+
+    def view(self, now: datetime) -> ShellView:
+        """Return it as people see it; one that no node can end any more has ended."""
+        over, ended_at, failure = self.over(now), self.ended_at, self.failure
+        unstarted = self.started_at is None and over is not None
+        if ended_at is None and (self.share_ended or unstarted):
+            ended_at, failure = now, over
+        return ShellView(
+            id=self.id,
+            job_id=self.job_id,
+            attempt=self.attempt,
+            node=self.node,
+            rank=self.rank,
+            argv=tuple(self.argv),
+            created_by=self.created_by,
+            created_at=self.created_at,
+            started_at=self.started_at,
+            ended_at=ended_at,
+            exit_code=self.exit_code,
+            failure=failure,
+        )
+
+
+def read_shell(connection: Connection, shell_id: str) -> Shell:
+    """Return a command.
+
+    Raises:
+        NotFoundError: there is none with this id.
+    """
+    found = Shell.one_or_none(connection, _query().where(shells.c.id == shell_id))
+    if found is None:
+        raise NotFoundError(f"no command has the id {shell_id!r}")
+    return found
+
+
+def locked_shell(connection: Connection, shell_id: str) -> Shell:
+    """Return a command, and block other writers of its row until this transaction ends.
+
+    Raises:
+        NotFoundError: there is none with this id.
+    """
+    connection.execute(select(shells.c.id).where(shells.c.id == shell_id).with_for_update())
+    return read_shell(connection, shell_id)
+
+
+def _query() -> Select[*tuple[Any, ...]]:
+    share = attempt_nodes.c
+    return (
+        Shell.select()
+        .join(attempts, attempts.c.id == shells.c.attempt_id)
+        .join(
+            attempt_nodes,
+            (share.attempt_id == shells.c.attempt_id) & (share.node == shells.c.node),
+        )
+    )

@@ -1,0 +1,240 @@
+"""Commands in running attempts for people: request, output, input, end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from server.api.auth.service import hold_token
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import shells
+from server.core.database.rows import AttemptNode, Job
+from server.core.database.tables import attempts
+from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
+from server.core.events.store import NewEvent, append_event
+from server.core.lifecycle import lock_job
+from server.core.subject import Actor
+from server.jobs.attempts.launch import newest_launch
+from server.jobs.shells.rows import Shell, locked_shell, read_shell
+from trainyard.base.redaction import hide_credentials
+from trainyard.protocol.shell_sessions.messages import INPUT_BYTES
+from trainyard.protocol.shell_sessions.views import (
+    ShellInput,
+    ShellInputStored,
+    ShellOpened,
+    ShellOutput,
+    ShellRequest,
+    ShellView,
+)
+from trainyard.protocol.states import AttemptNodeState, JobState
+
+MAX_OPEN, MAX_OPEN_OF_TOKEN = 4, 16
+"""Most commands at once of an attempt, and of a person: each costs two long polls of the server."""
+KEPT = timedelta(days=2)
+"""Time after which a row is deleted; twice the longest time of a command. The events stay."""
+FORGOTTEN_AT_ONCE = 500
+CONTACT = timedelta(seconds=5)
+"""Age of the person's last contact at which a further one is stored."""
+NO_CODE = (
+    "this server runs no code that people bring; TRAINYARD_ALLOW_CODE=true, for the server and its "
+    "workers, allows it"
+)
+
+
+def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: Actor) -> ShellView:
+    """Store a command that a node of the current attempt is to start.
+
+    The command sees what the job may keep from others, such as its secrets. And it could change
+    what the attempt leaves to others, so that from now on nothing is kept of it.
+
+    Raises:
+        NotFoundError: there is no such job.
+        UnauthenticatedError: the token of the actor has ended meanwhile.
+        ForbiddenError: the actor neither submitted the job nor is an admin.
+        InvalidRequestError: this server runs no code of people, or the attempt lacks the node or
+            the rank.
+        ConflictError: the job does not run, or there are too many commands.
+    """
+    shell_id, now = context.new_id(), context.now()
+    with context.database.write() as connection:
+        lock_job(connection, job_id)
+        hold_token(connection, actor, now)
+        if not context.settings.allow_code:
+            raise InvalidRequestError.at("/argv", NO_CODE)
+        launch = newest_launch(connection, job_id)
+        _refuse_others(launch.job, actor)
+        if launch.job.state != JobState.RUNNING:
+            raise ConflictError(f"{launch.job.name} is {launch.job.state}, not running")
+        node = _node(request, launch.nodes)
+        _refuse_another(context, connection, launch.attempt.id, actor)
+        taint = update(attempts).where(attempts.c.id == launch.attempt.id).values(tainted=True)
+        connection.execute(taint)
+        row: dict[str, Any] = {
+            "id": shell_id,
+            "attempt_id": launch.attempt.id,
+            "node": node,
+            "rank": request.rank,
+            "argv": request.argv,
+            "terminal": request.terminal,
+            "seconds": request.seconds,
+            "created_by": actor.name,
+            "token_id": actor.token_id,
+            "created_at": now,
+            "client_at": now,
+        }
+        connection.execute(insert(shells).values(row))
+        argv = tuple(map(hide_credentials, request.argv))
+        words = shlex.join(argv) if argv else "a shell"
+        own = actor.made(launch.job.token_id)
+        why = "who submitted the job" if own else f"an admin, in the job of {launch.job.created_by}"
+        event = NewEvent(
+            ShellOpened(shell_id=shell_id, argv=argv, rank=request.rank),
+            actor,
+            launch.subject.on(node),
+            f"{actor.name}, {why}, runs on {node}: {words}",
+        )
+        append_event(context, connection, event)
+        return read_shell(connection, shell_id).view(now)
+
+
+def _node(request: ShellRequest, shares: Sequence[AttemptNode]) -> str:
+    """Return the node of a request, which must take part in the attempt.
+
+    Raises:
+        InvalidRequestError: the attempt lacks the node or the rank, or they do not fit.
+        ConflictError: the node's share has ended.
+    """
+    ends, most = {}, 0
+    for share in shares:
+        most += len(share.slots)
+        ends[share.node] = most
+    name = request.node
+    if request.rank is not None:
+        rank = request.rank
+        if rank >= most:
+            raise InvalidRequestError.at("/rank", f"rank={rank} of ranks 0 to {most - 1}")
+        own = next(node for node, end in ends.items() if rank < end)
+        if name not in (None, own):
+            raise InvalidRequestError.at("/node", f"rank {rank} runs on {own}, not on {name}")
+        name = own
+    if name is None:
+        name = shares[0].node
+    if name not in ends:
+        raise InvalidRequestError.at("/node", f"node={name!r} is none of {', '.join(ends)}")
+    share = next(share for share in shares if share.node == name)
+    if share.state == AttemptNodeState.ENDED or share.lost_at is not None:
+        raise ConflictError(f"the attempt has ended on {name}")
+    return name
+
+
+def _refuse_others(job: Job, actor: Actor) -> None:
+    if not actor.may_act_for(job.token_id):
+        raise ForbiddenError(
+            f"a command sees the secrets of its job: only the token with which {job.created_by} "
+            f"submitted {job.name}, and the admin token, may run one in it"
+        )
+
+
+def _refuse_another(
+    context: Context, connection: Connection, attempt_id: str, actor: Actor
+) -> None:
+    recent = shells.c.client_at > context.now() - timedelta(minutes=1)
+    goes_on = shells.c.ended_at.is_(None) & recent & shells.c.closed.is_(False)
+    for of, most, whose in (
+        (shells.c.attempt_id == attempt_id, MAX_OPEN, "in this attempt"),
+        (shells.c.token_id == actor.token_id, MAX_OPEN_OF_TOKEN, f"of {actor.name}"),
+    ):
+        if (connection.scalar(select(func.count()).where(of, goes_on)) or 0) >= most:
+            raise ConflictError(f"{most} commands {whose} go on, which is the most at once")
+
+
+def read_output(
+    context: Context, job_id: str, shell_id: str, *, start: int, actor: Actor
+) -> ShellOutput:
+    """Return the output from an offset on; what lies before it is dropped.
+
+    Raises:
+        NotFoundError: the job has no such command.
+        ForbiddenError: another person requested it.
+    """
+    now = context.now()
+    with context.database.read() as connection:
+        shell = _own(read_shell(connection, shell_id), job_id, actor)
+    if start > shell.output_start or now - shell.client_at > CONTACT:
+        with context.database.write() as connection:
+            shell = locked_shell(connection, shell_id)
+            read = min(max(start - shell.output_start, 0), len(shell.output))
+            values = {
+                "client_at": now,
+                "output": shell.output[read:],
+                "output_start": shell.output_start + read,
+            }
+            connection.execute(update(shells).where(shells.c.id == shell_id).values(**values))
+            shell = read_shell(connection, shell_id)
+    skipped = max(start - shell.output_start, 0)
+    return ShellOutput(
+        start=shell.output_start + skipped,
+        content=shell.output[skipped:],
+        shell=shell.view(now),
+    )
+
+
+def store_input(
+    context: Context, job_id: str, shell_id: str, given: ShellInput, *, actor: Actor
+) -> ShellInputStored:
+    """Store input from an offset on, as far as there is room; known bytes are ignored.
+
+    Raises:
+        NotFoundError: the job has no such command.
+        ForbiddenError: another person requested it.
+        ConflictError: it has ended.
+    """
+    now = context.now()
+    with context.database.write() as connection:
+        shell = _own(locked_shell(connection, shell_id), job_id, actor)
+        if (over := shell.over(now)) is not None:
+            raise ConflictError(over)
+        stored = shell.input_start + len(shell.input)
+        values: dict[str, Any] = {"client_at": now}
+        if given.start <= stored and not shell.input_ended:
+            new = given.content[stored - given.start :][: INPUT_BYTES - len(shell.input)]
+            stored += len(new)
+            values["input"] = shell.input + new
+            values["input_ended"] = given.end and stored >= given.start + len(given.content)
+        if given.terminal is not None:
+            values["terminal"] = given.terminal
+        connection.execute(update(shells).where(shells.c.id == shell_id).values(**values))
+    return ShellInputStored(stored=stored)
+
+
+def close_shell(context: Context, job_id: str, shell_id: str, *, actor: Actor) -> ShellView:
+    """Have a command ended; a repeat changes nothing.
+
+    Raises:
+        NotFoundError: the job has no such command.
+        ForbiddenError: another person requested it.
+    """
+    with context.database.write() as connection:
+        _own(locked_shell(connection, shell_id), job_id, actor)
+        connection.execute(update(shells).where(shells.c.id == shell_id).values(closed=True))
+        return read_shell(connection, shell_id).view(context.now())
+
+
+def forget_shells(context: Context) -> int:
+    """Delete the rows of old commands, at most `FORGOTTEN_AT_ONCE`, and return their number."""
+    old = select(shells.c.id).where(shells.c.created_at < context.now() - KEPT)
+    some = old.order_by(shells.c.id).limit(FORGOTTEN_AT_ONCE)
+    with context.database.write() as connection:
+        return connection.execute(delete(shells).where(shells.c.id.in_(some))).rowcount
+
+
+def _own(shell: Shell, job_id: str, actor: Actor) -> Shell:
+    if shell.job_id != job_id:
+        raise NotFoundError(f"job {job_id!r} has no command with the id {shell.id!r}")
+    if not actor.made(shell.token_id):
+        raise ForbiddenError(f"{shell.created_by} requested this command; its output is private")
+    return shell

@@ -1,0 +1,147 @@
+"""Commands in running attempts for their supervisors: orders, output, input."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from server.cluster.nodes.register import check_protocol
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import shells
+from server.core.errors import NotFoundError
+from server.core.events.store import NewEvent, append_event
+from server.core.lifecycle import lock_job
+from server.core.subject import Actor
+from server.jobs.attempts.service import ReportedShare
+from server.jobs.shells.rows import START, Shell, locked_shell, read_shell
+from trainyard.base.redaction import hide_credentials
+from trainyard.protocol.shell_sessions.messages import (
+    WINDOW_BYTES,
+    ShellInputReply,
+    ShellInputRequest,
+    ShellOrder,
+    ShellOutputMessage,
+    ShellOutputReply,
+)
+from trainyard.protocol.shell_sessions.views import ShellClosed
+
+
+def shell_orders(
+    context: Context, connection: Connection, share: ReportedShare
+) -> tuple[ShellOrder, ...]:
+    """Return the commands that the supervisor of a share is to start."""
+    if not share.has_shells:
+        return ()
+    columns = (shells.c.id, shells.c.argv, shells.c.terminal, shells.c.rank)
+    query = select(*columns).where(
+        shells.c.attempt_id == share.attempt_id,
+        shells.c.node == share.node,
+        shells.c.started_at.is_(None),
+        shells.c.closed.is_(False),
+        shells.c.created_at > context.now() - START,
+    )
+    return tuple(
+        ShellOrder(id=row.id, argv=tuple(row.argv), terminal=row.terminal, rank=row.rank)
+        for row in connection.execute(query.order_by(shells.c.id))
+    )
+
+
+def store_output(
+    context: Context, share: ReportedShare, shell_id: str, message: ShellOutputMessage
+) -> ShellOutputReply:
+    """Store output once, as far as there is room, and perhaps the end.
+
+    Raises:
+        NotFoundError: the share has no such command.
+    """
+    check_protocol(message.protocol)
+    now = context.now()
+    with context.database.write() as connection:
+        if message.exit is not None:
+            lock_job(connection, share.job_id)  # before the row: events are stored under it
+        shell = _of_share(locked_shell(connection, shell_id), share)
+        if shell.ended_at is not None:
+            return ShellOutputReply(stored=message.start + len(message.content), wanted=False)
+        stored = shell.output_start + len(shell.output)
+        values: dict[str, Any] = {}
+        if shell.started_at is None:
+            values["started_at"] = now
+        if message.start <= stored and message.content:
+            new = message.content[stored - message.start :][: WINDOW_BYTES - len(shell.output)]
+            values["output"] = shell.output + new
+            stored += len(new)
+        if message.exit is not None:
+            values["ended_at"] = now
+            values |= message.exit.model_dump()
+        if values:
+            connection.execute(update(shells).where(shells.c.id == shell_id).values(**values))
+        if message.exit is not None:
+            _append_end(context, connection, share, shell, message)
+    wanted = message.exit is None and shell.over(now) is None
+    return ShellOutputReply(stored=stored, wanted=wanted)
+
+
+def _append_end(
+    context: Context,
+    connection: Connection,
+    share: ReportedShare,
+    shell: Shell,
+    message: ShellOutputMessage,
+) -> None:
+    ended = message.exit
+    assert ended is not None
+    how = f"with exit code {ended.exit_code}"
+    if ended.exit_code is None:
+        how = f"unstarted: {ended.failure}"
+    elif ended.exit_code < 0:
+        how = f"by signal {-ended.exit_code}"
+    words = shlex.join(map(hide_credentials, shell.argv)) if shell.argv else "a shell"
+    event = NewEvent(
+        ShellClosed(shell_id=shell.id, exit_code=ended.exit_code, failure=ended.failure),
+        Actor(share.node),
+        share.subject.on(share.node),
+        f"{words} of {shell.created_by} ended on {share.node} {how}",
+    )
+    append_event(context, connection, event)
+
+
+def read_input(
+    context: Context, share: ReportedShare, shell_id: str, request: ShellInputRequest
+) -> ShellInputReply:
+    """Return input from an offset on; what lies before it is dropped.
+
+    Raises:
+        NotFoundError: the share has no such command.
+    """
+    check_protocol(request.protocol)
+    with context.database.read() as connection:
+        shell = _of_share(read_shell(connection, shell_id), share)
+    if request.start > shell.input_start:
+        with context.database.write() as connection:
+            shell = locked_shell(connection, shell_id)
+            read = min(max(request.start - shell.input_start, 0), len(shell.input))
+            values = {"input": shell.input[read:], "input_start": shell.input_start + read}
+            connection.execute(update(shells).where(shells.c.id == shell_id).values(**values))
+            shell = read_shell(connection, shell_id)
+    over = shell.over(context.now())
+    return ShellInputReply(
+        content=shell.input[max(request.start - shell.input_start, 0) :],
+        end=shell.input_ended,
+        terminal=shell.terminal,
+        wanted=over is None,
+    )
+
+
+def is_news(reply: ShellInputReply, request: ShellInputRequest) -> bool:
+    """Return whether a supervisor learns something by an answer."""
+    return bool(
+        reply.content or reply.end or not reply.wanted or reply.terminal != request.terminal
+    )
+
+
+def _of_share(shell: Shell, share: ReportedShare) -> Shell:
+    if (shell.attempt_id, shell.node) != (share.attempt_id, share.node):
+        raise NotFoundError(f"this share has no command with the id {shell.id!r}")
+    return shell

@@ -1,0 +1,85 @@
+"""What requests leave behind: nodes of ended ones are forgotten, unknown ones are shown as lost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Connection, delete, exists, func, or_, select, update
+
+from server.cluster.nodes.series import QUARTER, QUARTERS_KEPT
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import node_points
+from server.core.database.source_tables import node_requests
+from server.core.database.tables import attempt_nodes, nodes
+from server.core.subject import SCHEDULER
+from server.scheduler.supply.changes import source_changed
+from server.scheduler.supply.rows import IS_OPEN, NodeRequest, lock_source
+from trainyard.protocol.states import NodeRequestState
+
+KEPT = timedelta(seconds=QUARTER * QUARTERS_KEPT)
+"""Time from the end of a request to that of its nodes' series: as long as any node has them."""
+FORGOTTEN_AT_ONCE = 200
+LOST_AFTER = timedelta(days=1)
+LOST = (
+    "lost: the engine has not known it for a day. It counts against the limits until it is known "
+    "again, or an admin ends it by name"
+)
+
+
+def forget_nodes(context: Context) -> int:
+    """Delete series of nodes whose request ended long ago, and the nodes that no attempt names.
+
+    Returns:
+        The number of nodes that were looked at and deleted, at most 200 at once.
+    """
+    with context.database.write() as connection:
+        names = _old(context, connection)
+        if names:
+            connection.execute(delete(node_points).where(node_points.c.node.in_(names)))
+            named = exists().where(attempt_nodes.c.node == nodes.c.name)
+            gone = delete(nodes).where(nodes.c.name.in_(names), ~named)
+            connection.execute(gone)
+    return len(names)
+
+
+def _old(context: Context, connection: Connection) -> list[str]:
+    """Return nodes of requests that ended long ago and that have something to delete.
+
+    The requests of a source that was deleted went with it: their nodes count from the last sign.
+    """
+    request = node_requests.c
+    has_points = exists().where(node_points.c.node == nodes.c.name)
+    unnamed = ~exists().where(attempt_nodes.c.node == nodes.c.name)
+    query = (
+        select(nodes.c.name)
+        .join(node_requests, request.id == nodes.c.request_id, isouter=True)
+        .where(
+            nodes.c.request_id.is_not(None),
+            or_(request.id.is_(None), request.state == NodeRequestState.ENDED),
+            func.coalesce(request.ended_at, nodes.c.heartbeat_at) < context.now() - KEPT,
+            or_(has_points, unnamed),
+        )
+        .order_by(nodes.c.name)
+        .limit(FORGOTTEN_AT_ONCE)
+    )
+    return list(connection.scalars(query.with_for_update(of=nodes)))
+
+
+def note_lost(context: Context) -> int:
+    """Show requests that have been unknown for a day as lost, each with an event; return how many.
+
+    The engine's next answer takes it back.
+    """
+    since = context.now() - LOST_AFTER
+    is_lost = IS_OPEN & (node_requests.c.unknown_since <= since)
+    new = is_lost & or_(node_requests.c.explanation.is_(None), node_requests.c.explanation != LOST)
+    with context.database.read() as connection:
+        found = NodeRequest.all(connection, NodeRequest.select().where(new))
+    for request in found:
+        with context.database.write() as connection:
+            lock_source(connection, request.source)
+            shown = update(node_requests).where(node_requests.c.id == request.id, new)
+            if connection.execute(shown.values(explanation=LOST)).rowcount:
+                what = f"request {request.id} of {request.source} is {LOST}"
+                source_changed(context, connection, request.source, what, actor=SCHEDULER)
+    return len(found)

@@ -1,0 +1,400 @@
+"""The scheduler's part in supply: requests for nodes, their withdrawal, calls of provisioners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, bindparam, select, update
+
+from server.cluster.nodes.capacity import Capacity, read_capacity
+from server.cluster.placement.demand import Demand
+from server.core.context import Context
+from server.core.database.rows import TypedRow
+from server.core.database.source_tables import node_requests, sources
+from server.core.database.tables import nodes
+from server.core.isolation import Isolation
+from server.core.subject import SCHEDULER
+from server.scheduler.autoscaling.coming import count_coming
+from server.scheduler.autoscaling.ended import forget_nodes, note_lost
+from server.scheduler.autoscaling.leaving import takes_nothing_new
+from server.scheduler.autoscaling.supply_plan import (
+    MOST_DEMANDS,
+    Ask,
+    Open,
+    Supplier,
+    SupplyPlan,
+    UnmetJob,
+    plan,
+)
+from server.scheduler.queue.order import read_shares
+from server.scheduler.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
+from server.scheduler.supply.changes import NewRequest, source_changed, store_requests, withdraw
+from server.scheduler.supply.rows import (
+    IS_OPEN,
+    NodeRequest,
+    StoredSource,
+    lock_source,
+    open_requests,
+)
+from server.scheduler.supply.usage import HOUR, Use, read_use, read_waits
+from trainyard.base.backoff import Backoff
+from trainyard.protocol.node_sources.messages import SourceMessage
+from trainyard.protocol.rest.nodes import Drain
+from trainyard.protocol.states import NodeRequestState
+
+LOOK_EVERY = timedelta(seconds=1)
+LIST_EVERY = timedelta(seconds=60)
+ASK_EVERY = timedelta(seconds=10)
+"""Pause between two calls for which something waits, or which cancel."""
+AWAY_EVERY = timedelta(minutes=5)
+"""The same while the provisioner is silent: its queue grows until it is back, if ever it is."""
+RESEND = Backoff(first=5.0, longest=300.0)
+"""Pauses between two submissions of a request."""
+FREED_WITHIN = timedelta(minutes=2)
+"""Slots that attempts are expected to free so soon cause no request."""
+SHOW_STORAGE = 200
+"""Nodes, the newest, whose storage roots are taken for those that are in use."""
+FAILED_PAUSE = timedelta(seconds=30)
+"""Time for which a source is left out after an error."""
+
+Send = Callable[[SourceMessage], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node(TypedRow):
+    """A node of a source."""
+
+    table: ClassVar[Table] = nodes
+    name: str
+    request_id: str | None
+    roots: dict[str, str]
+    drain: Drain | None
+    is_online: Annotated[bool, nodes.c.offline_since.is_(None).label("is_online")]
+
+
+@dataclass
+class _Look:
+    """What one look at the database found."""
+
+    sources: Mapping[str, StoredSource]
+    requests: Sequence[NodeRequest]
+    nodes: Mapping[str, Sequence[_Node]]
+    """Of each request."""
+    coming: Mapping[str, int]
+    """How many nodes of each request are expected to join."""
+    uses: Mapping[str, Use]
+    waits: Mapping[str, float]
+    capacity: Capacity
+    waiting: Sequence[UnmetJob]
+    roots: Mapping[str, str] = field(default_factory=dict)
+
+
+class SupplyKeeper:
+    """Plans once a second, and sends what provisioners have to call."""
+
+    def __init__(
+        self,
+        context: Context,
+        queue: SchedulingQueue,
+        over_quota: Callable[[], Collection[str]],
+        send: Send,
+    ) -> None:
+        self._context = context
+        self._queue = queue
+        self._over_quota = over_quota
+        self._send = send
+        self._looked_at: datetime | None = None
+        self._tidied_at: datetime | None = None
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+        # Times are of this leader alone: after a takeover a request is given up a little later.
+        self._unneeded_since: dict[str, datetime] = {}
+        self._idle_since: dict[str, datetime] = {}
+        self._sent_at: dict[SourceMessage, datetime] = {}
+
+    def run(self) -> int:
+        """Look once a second; return how many requests were made and given up."""
+        now = self._context.now()
+        if self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_EVERY:
+            return 0
+        self._looked_at = now
+        with self._context.database.read() as connection:
+            known = {s.name: s for s in StoredSource.all(connection, StoredSource.select())}
+            look = self._read(connection, known, now) if known else None
+        if self._tidied_at is None or not timedelta() <= now - self._tidied_at < LIST_EVERY:
+            self._tidied_at = now
+            note_lost(self._context)
+            forget_nodes(self._context)  # those of a source that was deleted, too
+        if look is None:
+            return 0
+        planned = self._plan(look, now)
+        changes = self._carry_out(look, planned)
+        self._note_away(look, now)
+        self._call(known, now)
+        return changes
+
+    # ---- reading -----------------------------------------------------------------------------
+
+    def _read(
+        self, connection: Connection, known: Mapping[str, StoredSource], now: datetime
+    ) -> _Look:
+        requests = NodeRequest.all(
+            connection, NodeRequest.select().where(IS_OPEN).order_by(node_requests.c.id)
+        )
+        ids = [each.id for each in requests]
+        found: dict[str, list[_Node]] = {}
+        for node in _Node.all(connection, _Node.select().where(nodes.c.request_id.in_(ids))):
+            found.setdefault(node.request_id or "", []).append(node)
+        waiting = self._waiting(connection)
+        return _Look(
+            known,
+            requests,
+            found,
+            count_coming(connection, requests, now),
+            read_use(connection, known.keys(), now),
+            read_waits(connection, requests, now),
+            read_capacity(connection, now),
+            waiting,
+            roots_in_use(connection) if waiting else {},
+        )
+
+    def _waiting(self, connection: Connection) -> list[UnmetJob]:
+        sizes = group_sizes(connection)
+        if not sizes:
+            return []
+        rows, _ = self._queue.first(read_shares(connection), limit=MOST_DEMANDS, of_group=1)
+        held_back = set(self._over_quota())
+        return [_as_waiting(row) for row in rows[:MOST_DEMANDS] if row.id not in held_back]
+
+    # ---- planning ----------------------------------------------------------------------------
+
+    def _plan(self, look: _Look, now: datetime) -> SupplyPlan:
+        held = {node for holding in look.capacity.holdings for node in holding.shares}
+        open_now = [
+            self._as_open(each, look, held, now)
+            for each in look.requests
+            if each.state != NodeRequestState.LEAVING and each.purpose == "nodes"
+        ]
+        planned = plan(
+            look.waiting,
+            look.capacity.offers,
+            freed=_freed(look.capacity, now),
+            requests=open_now,
+            suppliers=[
+                _supplier(source, look.uses[name], look.waits.get(name, 0.0), look.roots)
+                for name, source in look.sources.items()
+                if _may_be_asked(source, now)
+            ],
+        )
+        ids = {each.id for each in open_now}
+        # Work on nodes that run needs no request: the time counts anew after a requeue.
+        waiting = {each.id for each in open_now if not each.runs}
+        self._unneeded_since = {
+            request_id: self._unneeded_since.get(request_id, now)
+            for request_id in waiting - planned.needed
+        }
+        self._idle_since = {k: v for k, v in self._idle_since.items() if k in ids}
+        return planned
+
+    def _as_open(
+        self, request: NodeRequest, look: _Look, held: Collection[str], now: datetime
+    ) -> Open:
+        known = look.nodes.get(request.id, ())
+        joined = [node for node in known if node.is_online]
+        is_idle = not any(node.name in held for node in known)  # a silent one may still train
+        idle_seconds = None
+        # What completes may be requeued, and a cancel would end that.
+        runs = request.state == NodeRequestState.RUNNING and request.engine_state != "completing"
+        if is_idle and runs:
+            idle_since = self._idle_since.setdefault(request.id, now)
+            idle_seconds = (now - idle_since).total_seconds()
+        else:
+            self._idle_since.pop(request.id, None)
+        # Nothing is placed there any more: to keep it longer is of no use.
+        is_over = bool(joined) and all(takes_nothing_new(node.drain) for node in joined)
+        unneeded = now - self._unneeded_since.get(request.id, now)
+        return Open(
+            id=request.id,
+            source=request.source,
+            shape=request.shape,
+            coming=look.coming.get(request.id, 0),
+            joined=tuple(node.name for node in joined),
+            runs=request.state == NodeRequestState.RUNNING,
+            by_person=request.by_person,
+            unneeded_seconds=unneeded.total_seconds(),
+            idle_seconds=idle_seconds,
+            idle_limit_seconds=0.0 if is_over else look.sources[request.source].idle_seconds,
+            roots=look.roots,
+        )
+
+    # ---- changes -----------------------------------------------------------------------------
+
+    def _carry_out(self, look: _Look, planned: SupplyPlan) -> int:
+        over = {*planned.give_up, *_emptied(look)}
+        given_up = {each.id: each for each in look.requests if each.id in over}
+        names = {each.source for each in planned.ask}
+        names |= {each.source for each in given_up.values()}
+        for name in sorted(names - set(self._isolation.left_out())):
+            with self._isolation.turn(name, f"source {name}"):
+                self._change(name, planned.ask, given_up.values())
+        return len(planned.ask) + len(given_up)
+
+    def _change(self, name: str, ask: Iterable[Ask], given_up: Iterable[NodeRequest]) -> None:
+        """Store what is asked of a source, and withdraw what is given up and has not changed."""
+        context = self._context
+        asked = [
+            NewRequest(each.nodes, caused_by=each.for_job) for each in ask if each.source == name
+        ]
+        with context.database.write() as connection:
+            source = lock_source(connection, name)
+            fresh = {each.id: each for each in open_requests(connection, name)}
+            still = [
+                fresh[each.id]
+                for each in given_up
+                if each.id in fresh and fresh[each.id].state == each.state
+            ]
+            waiting = (NodeRequestState.WANTED, NodeRequestState.PENDING)
+            rest = [each for each in still if each.state in waiting]
+            idle = [each for each in still if each not in rest]
+            withdraw(context, connection, idle, "idle", actor=SCHEDULER)
+            withdraw(context, connection, rest, "no queued job needs it", actor=SCHEDULER)
+            if source.paused_at is None:
+                store_requests(context, connection, source, asked, actor=SCHEDULER)
+
+    def _note_away(self, look: _Look, now: datetime) -> None:
+        context = self._context
+        left_out = self._isolation.left_out()
+        for name, source in look.sources.items():
+            if source.is_away or source.is_online(now) or name in left_out:
+                continue
+            turn = self._isolation.turn(name, f"source {name}")
+            with turn, context.database.write() as connection:
+                if lock_source(connection, name).is_online(now):
+                    continue
+                away = update(sources).where(sources.c.name == name)
+                connection.execute(away.values(is_away=True))
+                source_changed(context, connection, name, f"the provisioner of {name} is silent")
+
+    # ---- calls -------------------------------------------------------------------------------
+
+    def _call(self, known: Mapping[str, StoredSource], now: datetime) -> None:
+        """Send what is due: listings, submissions, cancels, and calls that something waits for."""
+        with self._context.database.read() as connection:
+            requests = NodeRequest.all(connection, NodeRequest.select().where(IS_OPEN))
+        due = [SourceMessage(source=name, call="list") for name in known]
+        submits = [each for each in requests if _is_due(each, now)]
+        for each in requests:
+            call = each.ask if each.cancel_at is None else "cancel"
+            if call is None and each.engine_state == "completing":
+                call = "status"  # Slurm may forget an end within seconds
+            if call is not None:
+                due.append(_message(each, call))
+        messages = [m for m in due if self._is_due(m, known.get(m.source), now)]
+        self._sent_at = {m: self._sent_at[m] for m in due if m in self._sent_at}
+        self._sent_at |= dict.fromkeys(messages, now)
+        if submits:
+            with self._context.database.write() as connection:
+                sent = update(node_requests).where(node_requests.c.id == bindparam("submitted"))
+                connection.execute(
+                    sent.values(sent_at=now, sends=node_requests.c.sends + 1),
+                    [{"submitted": each.id} for each in submits],
+                )
+        for message in (*messages, *(_message(each, "submit") for each in submits)):
+            self._send(message)
+
+    def _is_due(self, message: SourceMessage, source: StoredSource | None, now: datetime) -> bool:
+        last = self._sent_at.get(message)
+        pause = LIST_EVERY if message.call == "list" else ASK_EVERY
+        if source is not None and not source.is_online(now):
+            pause = AWAY_EVERY
+        return last is None or not timedelta() <= now - last < pause
+
+
+def roots_in_use(connection: Connection) -> Mapping[str, str]:
+    """Return the storage that is in use: of each root the UUID that the newest node sees."""
+    newest = select(nodes.c.roots).order_by(nodes.c.registered_at.desc()).limit(SHOW_STORAGE)
+    roots: dict[str, str] = {}
+    for each in connection.scalars(newest):
+        roots = each | roots
+    return roots
+
+
+def _emptied(look: _Look) -> Collection[str]:
+    """Return requests that leave before their end and whose attempts have left: they end at once.
+
+    So does one that the engine has requeued meanwhile. A node that is offline may still run its
+    attempt, which then holds its slots.
+    """
+    held = {node for holding in look.capacity.holdings for node in holding.shares}
+    busy = {each for each, found in look.nodes.items() if any(n.name in held for n in found)}
+    return {
+        each.id
+        for each in look.requests
+        if each.state == NodeRequestState.LEAVING
+        and each.cancel_at is None
+        and each.engine_state in ("running", "pending")
+        and each.id in look.nodes
+        and each.id not in busy
+    }
+
+
+def _is_due(request: NodeRequest, now: datetime) -> bool:
+    """Return whether a request is to be submitted, for the first time or again."""
+    is_wanted = request.state == NodeRequestState.WANTED and request.ref is None
+    if not is_wanted or request.cancel_at is not None:
+        return False
+    if request.sent_at is None:
+        return True
+    pause = timedelta(seconds=RESEND.pause_after(request.sends))
+    return not timedelta() <= now - request.sent_at < pause
+
+
+def _message(request: NodeRequest, call: str) -> SourceMessage:
+    return SourceMessage.model_validate(
+        {"source": request.source, "call": call, "request_id": request.id}
+    )
+
+
+def _as_waiting(row: GroupedJob) -> UnmetJob:
+    demand, least = row.queued.demand, None
+    if row.min_world_size is not None and row.min_world_size < demand.world_size:
+        least = _smallest(demand, row.min_world_size)
+    return UnmetJob(row.name, demand, least)
+
+
+def _smallest(demand: Demand, world_size: int) -> Demand:
+    return replace(demand, world_size=world_size, nodes=None, units=(), spare_nodes=0)
+
+
+def _supplier(source: StoredSource, use: Use, wait: float, roots: Mapping[str, str]) -> Supplier:
+    left = use.left(source.limits)
+    return Supplier(
+        name=source.name,
+        shape=source.shape,
+        seconds=source.request_seconds,
+        requests_left=left.requests,
+        nodes_left=left.nodes,
+        nodes_per_request=source.limits.nodes_per_request,
+        node_seconds_left=None if left.node_hours is None else left.node_hours * HOUR,
+        wait_seconds=wait,
+        roots=roots,
+    )
+
+
+def _may_be_asked(source: StoredSource, now: datetime) -> bool:
+    """Return whether a source can supply; one does whose listings left out machines alone."""
+    listed = source.listed_at is not None and now - source.listed_at <= 2 * LIST_EVERY
+    needs_login = source.needs_login is not None and not listed
+    return source.paused_at is None and not needs_login and source.is_online(now)
+
+
+def _freed(capacity: Capacity, now: datetime) -> dict[str, list[int]]:
+    """Return the slots that attempts are expected to free soon, by node."""
+    found: dict[str, list[int]] = {}
+    for holding in capacity.holdings:
+        if holding.ends_at is not None and holding.ends_at <= now + FREED_WITHIN:
+            for node, slots in holding.shares.items():
+                found.setdefault(node, []).extend(slots)
+    return found

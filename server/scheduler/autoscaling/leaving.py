@@ -1,0 +1,122 @@
+"""Nodes leave before their allocation ends: what runs there saves and continues elsewhere."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import or_, select, update
+
+from server.core.context import Context
+from server.core.database.source_tables import node_requests, sources
+from server.core.database.tables import nodes
+from server.core.isolation import Isolation
+from server.core.subject import SCHEDULER
+from server.scheduler.supply.changes import drain_nodes, leave
+from server.scheduler.supply.rows import lock_source, open_requests
+from trainyard.protocol.node_sources.messages import USEFUL_SECONDS
+from trainyard.protocol.rest.nodes import Drain, Running
+
+LOOK_EVERY = timedelta(seconds=1)
+USEFUL = timedelta(seconds=USEFUL_SECONDS)
+FAILED_PAUSE = timedelta(seconds=30)
+"""Time for which a request is left out after an error."""
+ENDS_AT = "its allocation ends at"
+
+
+class LeaveKeeper:
+    """Empties the nodes of allocations that end soon (docs/sources.md, 9)."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._looked_at: datetime | None = None
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+
+    def run(self) -> int:
+        """Look once a second, and return the number of nodes that begin to leave."""
+        now = self._context.now()
+        if self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_EVERY:
+            return 0
+        self._looked_at = now
+        node, request = nodes.c, node_requests.c
+        query = (
+            select(request.source, request.id, node.ends_at, node.drain, sources.c.leave_seconds)
+            .join(node_requests, request.id == node.request_id)
+            .join(sources, sources.c.name == request.source)
+            .where(or_(node.ends_at.is_not(None), node.drain.is_not(None)))
+            .where(node.offline_since.is_(None))
+        )
+        with self._context.database.read() as connection:
+            rows = connection.execute(query).all()
+        # By request and not by node: the nodes of one allocation end together.
+        full: dict[tuple[str, str], datetime] = {}
+        going: dict[tuple[str, str], datetime] = {}
+        back: list[tuple[str, str]] = []
+        for row in rows:
+            left = _time_left(row.ends_at, now, leave_seconds=row.leave_seconds)
+            key = (row.source, row.id)
+            if left <= timedelta():
+                if row.drain is None or row.drain.running != "move":
+                    going[key] = row.ends_at
+            elif left <= USEFUL and row.drain is None:
+                full[key] = row.ends_at
+            elif left > USEFUL and takes_nothing_new(row.drain):
+                back.append(key)
+        left_out = self._isolation.left_out()
+        for key, ends_at in {**dict.fromkeys(back), **full, **going}.items():
+            source, request_id = key
+            if request_id not in left_out:
+                with self._isolation.turn(request_id, f"request {request_id}"):
+                    self._change(source, request_id, ends_at, moves=key in going)
+        return len(full | going)
+
+    def _change(
+        self, source: str, request_id: str, ends_at: datetime | None, *, moves: bool
+    ) -> None:
+        if ends_at is None:
+            self._take_back(source, request_id)
+        else:
+            self._leave(source, request_id, ends_at, moves=moves)
+
+    def _take_back(self, source: str, request_id: str) -> None:
+        """Place attempts again on the nodes of a request whose end moved away before they left."""
+        context = self._context
+        with context.database.write() as connection:
+            lock_source(connection, source)
+            if not any(
+                r.id == request_id and r.cancel_at is None
+                for r in open_requests(connection, source)
+            ):
+                return
+            of_request = nodes.c.request_id == request_id
+            # By name, as every statement that locks several nodes: no two wait crosswise.
+            locked = select(nodes.c.name, nodes.c.drain).where(of_request).order_by(nodes.c.name)
+            rows = connection.execute(locked.with_for_update(key_share=True)).all()
+            names = [row.name for row in rows if takes_nothing_new(row.drain)]
+            free = update(nodes).where(nodes.c.name.in_(names))
+            connection.execute(free.values(drain=None))
+
+    def _leave(self, source: str, request_id: str, ends_at: datetime, *, moves: bool) -> None:
+        context = self._context
+        reason = f"{ENDS_AT} {ends_at:%H:%M} UTC"
+        with context.database.write() as connection:
+            lock_source(connection, source)
+            rows = [r for r in open_requests(connection, source) if r.id == request_id]
+            if moves:
+                leave(context, connection, rows, reason, actor=SCHEDULER)
+            ids = [row.id for row in rows]
+            running: Running = "move" if moves else "finish"
+            drain_nodes(context, connection, ids, reason, actor=SCHEDULER, running=running)
+
+
+def _time_left(ends_at: datetime | None, now: datetime, *, leave_seconds: float) -> timedelta:
+    """Return the time until attempts leave; the longest one where the allocation has no end."""
+    if ends_at is None:
+        return timedelta.max
+    return ends_at - now - timedelta(seconds=leave_seconds)
+
+
+def takes_nothing_new(drain: Drain | None) -> bool:
+    """Return whether a node takes nothing new because the end of its allocation is near."""
+    if drain is None or (drain.running, drain.by) != ("finish", SCHEDULER.name):
+        return False
+    return any(reason.startswith(ENDS_AT) for reason in drain.reasons)

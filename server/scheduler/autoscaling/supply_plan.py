@@ -1,0 +1,314 @@
+"""Which nodes to ask for, and which requests to give up; pure (docs/sources.md, 10-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.fit import allocate
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.node_sources.messages import SOURCE_LABEL, NodeShape
+
+MOST_DEMANDS = 200
+"""Queued jobs that one plan looks at, the first of the queue."""
+WITHDRAW_AFTER_SECONDS = 30.0
+"""Time for which no queued job must need a pending request until it is withdrawn."""
+ANY_STORAGE = "?"
+"""UUID of a root that no node has shown yet: it is taken for the one that is needed."""
+
+
+@dataclass(frozen=True)
+class UnmetJob:
+    """A queued job."""
+
+    name: str
+    demand: Demand
+    least: Demand | None = None
+    """What an elastic job needs at least; None for others."""
+
+
+@dataclass(frozen=True)
+class Supplier:
+    """What may be asked of a source now; one that must not be asked is absent."""
+
+    name: str
+    shape: NodeShape
+    seconds: float | None
+    """Length of an allocation; without an end when absent."""
+    requests_left: int
+    """Requests that it takes in addition."""
+    nodes_left: int
+    """Nodes that it takes in addition."""
+    nodes_per_request: int
+    node_seconds_left: float | None = None
+    """What is left of the month; unlimited when absent."""
+    wait_seconds: float = 0.0
+    """Time in which requests started of late."""
+    roots: Mapping[str, str] = field(default_factory=dict)
+    """UUID of the roots of its nodes, as far as one was seen."""
+
+    def takes(self, nodes: int) -> bool:
+        """Return whether so many nodes may be asked for, in as many requests as they take."""
+        if nodes > self.nodes_left or ceil(nodes / self.nodes_per_request) > self.requests_left:
+            return False
+        left = self.node_seconds_left
+        return left is None or (left > 0 and nodes * (self.seconds or 0.0) <= left)
+
+    def after(self, nodes: int) -> Supplier:
+        """Return what may be asked once so many nodes are."""
+        left = self.node_seconds_left
+        return replace(
+            self,
+            requests_left=self.requests_left - ceil(nodes / self.nodes_per_request),
+            nodes_left=self.nodes_left - nodes,
+            node_seconds_left=None if left is None else left - nodes * (self.seconds or 0.0),
+        )
+
+
+@dataclass(frozen=True)
+class Open:
+    """A request that is not withdrawn and has not ended."""
+
+    id: str
+    source: str
+    shape: NodeShape
+    coming: int
+    """Its nodes that have not joined."""
+    joined: tuple[str, ...] = ()
+    """Names of those that have."""
+    runs: bool = False
+    by_person: bool = False
+    unneeded_seconds: float = 0.0
+    """Time for which no queued job has needed it."""
+    idle_seconds: float | None = None
+    """Time for which none of its nodes has held an attempt; None while one does."""
+    idle_limit_seconds: float = 0.0
+    roots: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request that is to be made."""
+
+    source: str
+    nodes: int
+    for_job: str
+
+
+@dataclass(frozen=True)
+class SupplyPlan:
+    """What is to be asked and to be given up."""
+
+    ask: Sequence[Ask]
+    give_up: Sequence[str]
+    """Ids of requests: pending ones that no job needs, and running ones that are idle."""
+    needed: frozenset[str]
+    """Ids of requests whose nodes a queued job needs."""
+
+
+def plan(
+    waiting: Sequence[UnmetJob],
+    offers: Sequence[Offer],
+    *,
+    freed: Mapping[str, Sequence[int]],
+    requests: Sequence[Open],
+    suppliers: Sequence[Supplier],
+) -> SupplyPlan:
+    """Return which requests to make and to give up.
+
+    Each job takes slots in its turn: free ones, else nodes that come, else slots that attempts are
+    expected to free soon; only then nodes are asked for. A request of which no job took a slot is
+    not needed. So what is given up is not asked for again by the same state.
+
+    Elastic jobs ask for the size in which they wait, and for their smallest one where limits forbid
+    that. Running ones cause no request: they grow onto what is free, and keep no node for that.
+
+    Args:
+        waiting: queued jobs in their order; those after `MOST_DEMANDS` are not looked at.
+        offers: the nodes that take work.
+        freed: slots of these nodes that attempts are expected to free soon.
+        requests: what is open.
+        suppliers: the sources that may be asked.
+    """
+    pool = _Pool(offers, freed, requests)
+    left = {each.name: each for each in sorted(suppliers, key=_soonest)}
+    asks: list[Ask] = []
+    hopeless: set[UnmetJob] = set()
+    for job in waiting[:MOST_DEMANDS]:
+        like = replace(job, name="")
+        if _starts_without_asking(pool, job) or like in hopeless:
+            continue
+        chosen = _choose(pool, job.demand, left.values())
+        if chosen is None and job.least is not None and not _waits_for_least(pool, job.least):
+            chosen = _choose(pool, job.least, left.values())
+        elif chosen is None and job.least is not None:
+            continue
+        if chosen is None:
+            hopeless.add(like)
+            continue
+        supplier, nodes, allocation = chosen
+        left[supplier.name] = supplier.after(len(nodes))
+        pool.add(nodes)
+        pool.take(allocation)
+        most = supplier.nodes_per_request
+        asks += [
+            Ask(supplier.name, min(most, len(nodes) - begin), job.name)
+            for begin in range(0, len(nodes), most)
+        ]
+    needed = frozenset(pool.needed)
+    give_up = [each.id for each in requests if each.id not in needed and _is_over(each)]
+    return SupplyPlan(asks, give_up, needed)
+
+
+def _starts_without_asking(pool: _Pool, job: UnmetJob) -> bool:
+    """Take what a job starts on: free slots, else nodes that come, else slots freed soon.
+
+    An elastic job starts at its smallest size where slots are free for that alone, and grows.
+    """
+    tries = [(job.demand, _FREE), (job.least, _FREE), (job.demand, _COMING), (job.demand, _FREED)]
+    return any(demand is not None and pool.place(demand, tier) for demand, tier in tries)
+
+
+def _waits_for_least(pool: _Pool, least: Demand) -> bool:
+    return pool.place(least, _COMING) or pool.place(least, _FREED)
+
+
+def _is_over(request: Open) -> bool:
+    """Return whether a request that no queued job needs is given up now."""
+    if request.runs:
+        idle = request.idle_seconds
+        return idle is not None and idle >= request.idle_limit_seconds
+    return not request.by_person and request.unneeded_seconds >= WITHDRAW_AFTER_SECONDS
+
+
+_FREE, _COMING, _FREED = range(3)
+"""What may be taken: free slots; nodes that come, too; slots that attempts free soon, too."""
+
+
+class _Pool:
+    """Nodes with the slots that no job has taken yet."""
+
+    def __init__(
+        self,
+        offers: Iterable[Offer],
+        freed: Mapping[str, Sequence[int]],
+        requests: Sequence[Open],
+    ) -> None:
+        self.needed: set[str] = set()
+        """Requests of whose nodes slots were taken."""
+        self._free = {offer.node: offer for offer in offers}
+        self._freed = {node: {*slots} for node, slots in freed.items() if node in self._free}
+        self._coming: dict[str, Offer] = {}
+        self._owner = {node: each.id for each in requests for node in each.joined}
+        for each in requests:
+            for node in _virtual(each.id, each.shape, each.source, each.roots, each.coming):
+                self._coming[node.node] = node
+                self._owner[node.node] = each.id
+
+    def add(self, nodes: Iterable[Offer]) -> None:
+        """Add nodes that come."""
+        self._coming.update({node.node: node for node in nodes})
+
+    def place(self, demand: Demand, tier: int) -> bool:
+        """Take the slots of a demand; return whether it fits."""
+        found = self.fit(demand, tier)
+        if found is not None:
+            self.take(found)
+        return found is not None
+
+    def fit(
+        self, demand: Demand, tier: int = _FREED, further: Sequence[Offer] = ()
+    ) -> tuple[NodeAllocation, ...] | None:
+        """Return where a demand fits on these nodes and further ones."""
+        nodes = [*self._free.values(), *further]
+        if tier >= _FREED:
+            nodes = [_with_freed(node, self._freed.get(node.node, ())) for node in nodes]
+        if tier >= _COMING:
+            nodes += self._coming.values()
+        if sum(len(node.free) for node in nodes) < demand.slots:
+            return None  # most jobs of a full cluster end here
+        return allocate(demand, [_seen_by(demand, node) for node in nodes])
+
+    def take(self, allocation: Iterable[NodeAllocation]) -> None:
+        """Take the slots of an allocation."""
+        for share in allocation:
+            of = self._free if share.node in self._free else self._coming
+            offer = of[share.node]
+            of[share.node] = replace(
+                offer, free=tuple(slot for slot in offer.free if slot not in share.slots)
+            )
+            if share.node in self._freed:
+                self._freed[share.node] -= {*share.slots}
+            if share.node in self._owner:
+                self.needed.add(self._owner[share.node])
+
+
+def _choose(
+    pool: _Pool, demand: Demand, suppliers: Iterable[Supplier]
+) -> tuple[Supplier, list[Offer], tuple[NodeAllocation, ...]] | None:
+    """Return the source to ask, its new nodes, and where the job then runs.
+
+    Never a part of what a job needs: nodes that wait for others in another queue would be idle.
+    """
+    for supplier in suppliers:
+        found = _fewest(pool, demand, supplier)
+        if found is not None:
+            return supplier, *found
+    return None
+
+
+def _fewest(
+    pool: _Pool, demand: Demand, supplier: Supplier
+) -> tuple[list[Offer], tuple[NodeAllocation, ...]] | None:
+    """Return the fewest nodes of a source with which a demand fits, and its shares."""
+    shape = supplier.shape
+    most = ceil(demand.world_size / shape.slots)
+    if demand.nodes is not None:
+        most = max(most, demand.nodes)
+    most += demand.spare_nodes
+    name = f"new-{supplier.name}-{supplier.nodes_left}"
+    for count in range(1, most + 1):
+        if not supplier.takes(count):
+            return None
+        nodes = list(_virtual(name, shape, supplier.name, supplier.roots, count))
+        found = pool.fit(demand, further=nodes)
+        if found is not None:
+            return nodes, found
+    return None
+
+
+def _virtual(
+    name: str, shape: NodeShape, source: str, roots: Mapping[str, str], count: int
+) -> Iterator[Offer]:
+    """Yield nodes that will come, as offers."""
+    for index in range(count):
+        yield Offer(
+            node=f"{name}/{index}",
+            device=shape.device,
+            slots=shape.slots,
+            free=tuple(range(shape.slots)),
+            roots={root: roots.get(root, ANY_STORAGE) for root in shape.roots},
+            labels={**shape.labels, SOURCE_LABEL: source},
+        )
+
+
+def _seen_by(demand: Demand, offer: Offer) -> Offer:
+    """Return a node whose storage is not known yet as one that has the storage of a demand."""
+    if demand.storage is None or offer.roots.get(demand.storage[0]) != ANY_STORAGE:
+        return offer
+    root, uuid = demand.storage
+    return replace(offer, roots={**offer.roots, root: uuid})
+
+
+def _with_freed(offer: Offer, slots: Collection[int]) -> Offer:
+    if not slots:
+        return offer
+    usable = {slot for slot in slots if slot in offer.indices}
+    return replace(offer, free=tuple(sorted({*offer.free, *usable})))
+
+
+def _soonest(supplier: Supplier) -> tuple[int, str]:
+    """Return what sources are tried by: the wait in minutes, so that noise does not decide."""
+    return int(supplier.wait_seconds // 60), supplier.name

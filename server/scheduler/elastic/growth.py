@@ -1,0 +1,310 @@
+"""Running elastic jobs grow onto slots that no other job needs (docs/lifecycle.md, 52)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cache, partial
+from statistics import median
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, Text, or_, select, type_coerce
+
+from server.cluster.nodes.capacity import read_offers
+from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.fit import could_hold, fits, groups, unit_on
+from server.cluster.placement.quotas import Quota
+from server.cluster.projects.quotas import read_quotas
+from server.cluster.projects.usage import ReadUsage, read_usage
+from server.core.context import Context
+from server.core.database.held import HELD_SLOTS
+from server.core.database.queue_tables import demands
+from server.core.database.rows import Job, TypedRow
+from server.core.database.tables import attempt_nodes, attempts, checkpoints, jobs
+from server.core.errors import ConflictError, InvalidRequestError, UnreadableError
+from server.core.subject import SCHEDULER
+from server.jobs.jobs.checks import known_slots
+from server.jobs.jobs.resume import resume
+from server.scheduler.elastic.jobs import (
+    chosen_by_a_person,
+    demand_on,
+    record_change,
+    size_range_of,
+)
+from server.scheduler.elastic.sizes import fastest, is_worth_its_cost, search_best_size
+from server.scheduler.elastic.steps import Rotation, Steps
+from server.scheduler.queue.groups import GROUPED_AT_ONCE, NewJob, demand_of_new, demand_of_shape
+from server.scheduler.queue.heads import DEMANDS_AT_ONCE
+from server.scheduler.queue.order import ARRIVAL
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.states import AttemptState, DesiredState, JobState
+from trainyard.spec.layout import Layout
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY = timedelta(seconds=5)
+"""Pause between two looks: a look parses the spec of each job that may grow."""
+LAST_ATTEMPTS = 5
+"""Attempts whose start-up gives the cost of a restart."""
+SOON_QUEUED = timedelta(minutes=15)
+"""Jobs outside of a group enter one soon, or after a pause; those that wait longer cannot start."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingJob(TypedRow):
+    """A running job below its largest size, whose attempt is old enough."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    project: str
+    world_size: int
+    held_slots: Annotated[int, HELD_SLOTS.label("held_slots")]
+    progress: Progress
+    attempt_id: Annotated[str, attempts.c.id.label("attempt_id")]
+
+
+@dataclass(frozen=True)
+class Room:
+    """What running jobs may grow onto."""
+
+    offers: Sequence[Offer]
+    """The nodes, with those of their free slots that no waiting job could use."""
+    quotas: Mapping[str, Quota]
+    """The quota of each project that has one."""
+    closed: Collection[str]
+    """Projects whose jobs do not grow."""
+
+    def left(self, project: str) -> float:
+        """Return how many more slots jobs of a project may hold, within its quota."""
+        left = self.quotas.get(project, Quota()).left
+        return min(left, 0) if project in self.closed else left
+
+    def without(self, node: str, *, project: str, slots: int) -> Room:
+        """Return what is left once a job of a project holds so many more slots, on a node."""
+        quotas = {
+            name: replace(quota, held=quota.held + slots) if name == project else quota
+            for name, quota in self.quotas.items()
+        }
+        offers = [offer for offer in self.offers if offer.node != node]
+        return replace(self, offers=offers, quotas=quotas)
+
+
+class Growth:
+    """Resizes running jobs, one at a time: no other one grows until it has its new slots."""
+
+    def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
+        self._context = context
+        self._usage = usage
+        self._steps = Steps(self._look, clock=context.now, every=LOOK_EVERY)
+        self._rotation = Rotation()
+
+    def run(self) -> int:
+        """Order the growth of a job where it is worth its cost; return the number of jobs."""
+        return self._steps.run()
+
+    def _look(self) -> Iterator[int]:
+        """Look at some jobs in their turn, until one of them grows."""
+        now = self._context.now()
+        with self._context.database.read() as connection:
+            rows = _able(self._context, connection, now)
+            room = read_room(connection, now, self._usage) if rows else None
+        if room is None or not any(offer.free for offer in room.offers):
+            return
+        for row in self._rotation.next(rows):
+            try:
+                yield (yield from self._grow(row, room))
+            except (ConflictError, InvalidRequestError, UnreadableError) as error:
+                logger.warning("job %s does not grow: %s", row.id, error)
+
+    def _grow(self, row: GrowingJob, room: Room) -> Generator[int, None, int]:
+        """Order a job to grow where that is worth its cost; return 1 where it is ordered."""
+        seconds_left = row.progress.seconds_left
+        if seconds_left is None:
+            return 0
+        with self._context.database.read() as connection:
+            job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
+            if job is None:
+                return 0
+            baseline = chosen_by_a_person(job)
+            slots = known_slots(connection)
+            offers = _with_own(connection, row.attempt_id, room.offers)
+            restart_seconds = _restart_seconds(connection, row.id)
+        _, high = size_range_of(baseline)
+        free = sum(len(offer.free) for offer in offers)
+
+        def fits_now(layout: Layout) -> bool:
+            demand = demand_on(job, baseline, layout)
+            return demand.slots - row.held_slots <= room.left(row.project) and fits(demand, offers)
+
+        most = int(min(high, free, row.world_size + room.left(row.project)))
+        size = yield from search_best_size(
+            baseline, range(row.world_size + 1, most + 1), fits=fits_now, slots=slots
+        )
+        present = fastest(baseline, row.world_size, slots=slots)
+        if size is None or present is None:
+            return 0
+        worth = is_worth_its_cost(
+            seconds_left=seconds_left,
+            speed=present.speed,
+            new_speed=size.speed,
+            restart_seconds=restart_seconds,
+        )
+        if not worth or not self._has_room(row, demand_on(job, baseline, size.layout)):
+            return 0
+        count = size.world_size - row.world_size
+        reason = f"{count} slot{'' if count == 1 else 's'} came free"
+        note = partial(record_change, self._context, reason=reason)
+        running = row.attempt_id
+        resume(self._context, row.id, size.request, actor=SCHEDULER, running=running, note=note)
+        return 1
+
+    def _has_room(self, row: GrowingJob, demand: Demand) -> bool:
+        """Return whether a job still fits: the search may have taken several ticks."""
+        with self._context.database.read() as connection:
+            room = read_room(connection, self._context.now(), self._usage)
+            if room is None or demand.slots - row.held_slots > room.left(row.project):
+                return False
+            return fits(demand, _with_own(connection, row.attempt_id, room.offers))
+
+
+def _able(context: Context, connection: Connection, now: datetime) -> Sequence[GrowingJob]:
+    """Return the jobs that may grow, by priority."""
+    since = now - timedelta(seconds=context.settings.grow_after_seconds)
+    return GrowingJob.all(
+        connection,
+        GrowingJob.select()
+        .join(attempts, (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt))
+        .where(
+            jobs.c.state == JobState.RUNNING,
+            jobs.c.desired == DesiredState.RUN,
+            jobs.c.world_size < jobs.c.max_world_size,
+            attempts.c.state == AttemptState.RUNNING,
+            attempts.c.started_at <= since,
+        )
+        .order_by(jobs.c.priority.desc(), jobs.c.id),
+    )
+
+
+def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
+    """Return what jobs may grow onto; None while it is not known what other jobs need.
+
+    A job that has just been queued has no group yet. One that leaves its slots and goes on is not
+    queued yet; it may need them again, or others. One in a pause needs what its launch needs.
+    """
+    waits = jobs.c.state == JobState.QUEUED
+    young = or_(jobs.c.queued_at.is_(None), jobs.c.queued_at > now - SOON_QUEUED)
+    due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
+    outside = waits & jobs.c.demand.is_(None) & young & due
+    goes_on = or_(jobs.c.pending.is_not(None), jobs.c.desired == DesiredState.RUN)
+    leaves = (jobs.c.state == JobState.STOPPING) & goes_on
+    if connection.execute(select(jobs.c.id).where(or_(outside, leaves)).limit(1)).first():
+        return None
+    grouped = select(jobs.c.demand, jobs.c.project).where(waits, jobs.c.demand.is_not(None))
+    # Of several projects one: none of them has a quota.
+    projects = {row.demand: row.project for row in connection.execute(grouped.distinct())}
+    shapes = connection.execute(
+        select(demands.c.key, type_coerce(demands.c.shape, Text).label("shape")).where(
+            demands.c.key.in_(grouped.with_only_columns(jobs.c.demand))
+        )
+    )
+    waiting = [
+        (projects[row.key], demand_of_shape(row.shape)) for row in shapes if row.key in projects
+    ]
+    waiting += _paused(connection, now, queued_after=now - SOON_QUEUED)
+    if len({demand for _, demand in waiting}) > DEMANDS_AT_ONCE:
+        return None  # what so many need takes too long to find out
+    return room_among(waiting, read_offers(connection), read_quotas(connection, now, usage=usage))
+
+
+def _paused(
+    connection: Connection, now: datetime, *, queued_after: datetime
+) -> list[tuple[str, Demand]]:
+    """Return projects and demands of queued jobs whose `not_before` lies ahead.
+
+    Args:
+        connection: a transaction.
+        now: the present time.
+        queued_after: the time at which the oldest of them was queued.
+    """
+    paused = NewJob.select().where(
+        jobs.c.state == JobState.QUEUED,
+        jobs.c.demand.is_(None),
+        jobs.c.not_before > now,
+        jobs.c.queued_at > queued_after,
+    )
+    found: list[tuple[str, Demand]] = []
+    for row in NewJob.all(connection, paused.order_by(*ARRIVAL).limit(GROUPED_AT_ONCE)):
+        try:
+            found.append((row.project, demand_of_new(row)))
+        except UnreadableError:
+            continue  # it cannot start; its reason names the error
+    return found
+
+
+def room_among(
+    waiting: Iterable[tuple[str, Demand]], offers: Sequence[Offer], quotas: Mapping[str, Quota]
+) -> Room:
+    """Return what jobs may grow onto while others wait.
+
+    A waiting job needs the nodes that could hold it, within the quota of its project. It also needs
+    the quota itself: no job of its project grows where that has a `max_slots`.
+
+    Args:
+        waiting: the project and the demand of the waiting jobs.
+        offers: the nodes, with their free slots.
+        quotas: the quota of each project that has one.
+    """
+
+    @cache
+    def able(demand: Demand) -> frozenset[str]:
+        return frozenset(
+            offer.node
+            for group in groups(demand, offers)
+            if could_hold(demand, group, unit=unit_on(demand, group))
+            for offer in group
+        )
+
+    needed: set[str] = set()
+    closed = {project for project, quota in quotas.items() if quota.used_up is not None}
+    for project, demand in waiting:
+        quota = quotas.get(project, Quota())
+        most = quota.max_slots
+        if quota.used_up is not None:
+            continue
+        if most is not None and demand.slots > most:
+            continue  # it never starts
+        nodes = able(demand)
+        if nodes and most is not None:
+            closed.add(project)
+        if quota.has_room(demand.slots):
+            needed |= nodes
+    unneeded = [replace(offer, free=()) if offer.node in needed else offer for offer in offers]
+    return Room(unneeded, quotas, closed)
+
+
+def _with_own(connection: Connection, attempt_id: str, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers with the slots of an attempt, which its end will free."""
+    shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
+        attempt_nodes.c.attempt_id == attempt_id
+    )
+    own = {row.node: row.slots for row in connection.execute(shares)}
+    return [
+        replace(offer, free=tuple(sorted({*offer.free, *own[offer.node]})))
+        if offer.node in own
+        else offer
+        for offer in offers
+    ]
+
+
+def _restart_seconds(connection: Connection, job_id: str) -> float:
+    """Return the time that a resize of a job costs: its last save, and the usual start-up."""
+    started = select(attempts.c.created_at, attempts.c.started_at).where(
+        attempts.c.job_id == job_id, attempts.c.started_at.is_not(None)
+    )
+    rows = connection.execute(started.order_by(attempts.c.number.desc()).limit(LAST_ATTEMPTS)).all()
+    seconds: list[float] = [(row.started_at - row.created_at).total_seconds() for row in rows]
+    saves = select(checkpoints.c.save_seconds).where(checkpoints.c.job_id == job_id)
+    last = connection.scalar(saves.order_by(checkpoints.c.created_at.desc()).limit(1))
+    return median(seconds) + (last or 0.0)

@@ -1,0 +1,127 @@
+"""Elastic jobs as rows: the settings that a person chose, and what another size of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from sqlalchemy import Connection, select, update
+
+from server.cluster.nodes.capacity import read_offers
+from server.cluster.placement.demand import Demand
+from server.cluster.placement.fit import fits
+from server.cluster.placement.quotas import Quota
+from server.core.context import Context
+from server.core.database.rows import Attempt, Job
+from server.core.database.tables import attempt_nodes, attempts, jobs
+from server.core.events.store import NewEvent, append_event
+from server.core.subject import SCHEDULER, Subject
+from server.jobs.attempts.launch import newest_attempt_id
+from server.jobs.jobs.checks import known_slots
+from server.jobs.jobs.next_attempt import Baseline
+from server.scheduler.elastic.sizes import fastest
+from server.scheduler.queue.groups import demand_of
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.jobs import SizeChange
+from trainyard.protocol.states import DesiredState
+from trainyard.spec.layout import Layout
+
+
+def chosen_by_a_person(job: Job) -> Baseline:
+    """Return the settings that a person chose last, those of the submission if no later ones.
+
+    Each change of size starts from them, not from the size before. So a micro-batch size that was
+    lowered for fewer ranks is the former one again when they are back.
+
+    Raises:
+        UnreadableError: another version wrote the spec or the settings.
+    """
+    chosen = job.chosen
+    overrides = Overrides() if chosen is None else chosen.overrides
+    layout = job.spec.layout() if chosen is None else chosen.layout
+    return Baseline(job.spec, overrides.with_priority(job.spec, job.priority), layout)
+
+
+def size_range_of(baseline: Baseline) -> tuple[int, int]:
+    """Return the fewest and the most slots of an elastic job."""
+    found = baseline.effective.resources.size_range
+    assert found is not None, "the row of an elastic job has a range"
+    return found
+
+
+def demand_on(job: Job, baseline: Baseline, layout: Layout) -> Demand:
+    """Return what a job that has run needs on a layout."""
+    return demand_of(job.spec, baseline.overrides, layout, bound=job.storage)
+
+
+def on_layout(demand: Demand, layout: Layout) -> Demand:
+    """Return the demand of the same job on another layout."""
+    return replace(demand, world_size=layout.world_size, units=layout.node_units)
+
+
+def can_continue(
+    connection: Connection, job_id: str, attempt_id: str, quotas: Mapping[str, Quota]
+) -> bool:
+    """Return whether a job fits in one of its sizes, without the silent nodes of its attempt.
+
+    Its other slots count as free, as they are once the attempt has ended, and those of its spare
+    nodes. A job that is to end does not continue, nor does one of a project that exceeds a quota.
+
+    Args:
+        connection: a transaction.
+        job_id: the job.
+        attempt_id: its newest attempt.
+        quotas: the quota of each project that has one.
+
+    Raises:
+        UnreadableError: another version wrote the spec or the settings.
+    """
+    job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
+    if job.desired != DesiredState.RUN and job.pending is None:
+        return False
+    if quotas.get(job.project, Quota()).is_exceeded:
+        return False
+    baseline = chosen_by_a_person(job)
+    share = attempt_nodes.c
+    silent = connection.scalars(
+        select(share.node).where(
+            share.attempt_id == attempt_id, share.unreachable_since.is_not(None)
+        )
+    ).all()
+    offers = read_offers(connection, without_job=job_id)
+    offers = [offer for offer in offers if offer.node not in silent]
+    layouts: Iterable[Layout] = [baseline.layout]
+    if baseline.effective.resources.size_range is not None:
+        low, high = size_range_of(baseline)
+        free, slots = sum(len(offer.free) for offer in offers), known_slots(connection)
+        numbers = range(low, min(high, free) + 1)
+        sizes = (fastest(baseline, number, slots=slots) for number in numbers)
+        layouts = (size.layout for size in sizes if size is not None)
+    demands = (demand_on(job, baseline, layout) for layout in layouts)
+    return any(fits(replace(demand, spare_nodes=0), offers) for demand in demands)
+
+
+def newest_attempt(connection: Connection, job: Job) -> Attempt | None:
+    """Return the newest attempt of a job; None before the first."""
+    attempt_id = newest_attempt_id(connection, job.id)
+    if attempt_id is None:
+        return None
+    return Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
+
+
+def record_change(
+    context: Context, connection: Connection, job: Job, layout: Layout, *, reason: str
+) -> None:
+    """Store a change of size that the scheduler decided, with its event; the job is locked."""
+    before, now = job.world_size, layout.world_size
+    change = SizeChange(at=context.now(), before=before, world_size=now, reason=reason)
+    connection.execute(update(jobs).where(jobs.c.id == job.id).values(size_change=change))
+    verb = "shrinks" if now < before else "grows"
+    shape = f" as {layout}" if job.spec.program is None else ""
+    event = NewEvent(
+        change,
+        SCHEDULER,
+        Subject(job.id),
+        f"{job.name} {verb} from {before} to {layout.slots_in_words}{shape}: {reason}",
+    )
+    append_event(context, connection, event)

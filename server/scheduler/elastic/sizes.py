@@ -1,0 +1,145 @@
+"""Which size an elastic job gets, and when a change is worth its cost; pure (lifecycle, 49-52)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable
+from dataclasses import dataclass
+
+from server.core.errors import InvalidRequestError
+from server.jobs.jobs.next_attempt import Baseline, NextAttempt, plan_next_attempt
+from trainyard.planner.results import Plan, ProgramPlan
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.spec.layout import Layout, data_parallel_layouts
+from trainyard.training.known_devices import Slot
+
+GAIN_OVER_COST = 3.0
+"""A change of size saves at least so many times the time that it takes. The estimate of the gain is
+one of idle ranks alone, and a job that runs may end, fail or shrink before the gain is earned."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number of slots with its fastest layout."""
+
+    next: NextAttempt
+    """The settings of an attempt of this size."""
+    speed: float
+    """Expected throughput, in units of one rank that never idles."""
+
+    @property
+    def layout(self) -> Layout:
+        """Its layout."""
+        return self.next.plan.layout
+
+    @property
+    def world_size(self) -> int:
+        """Its slots."""
+        return self.next.plan.world_size
+
+    @property
+    def request(self) -> ResumeRequest:
+        """The request of a resize to it."""
+        spec = self.next.effective
+        if spec.program is not None:
+            return ResumeRequest(world_size=self.world_size)
+        overrides = Overrides(
+            parallelism=spec.parallelism, micro_batch_size=spec.training.micro_batch_size
+        )
+        return ResumeRequest(world_size=self.world_size, overrides=overrides)
+
+
+def fastest(baseline: Baseline, world_size: int, *, slots: Collection[Slot] = ()) -> Size | None:
+    """Return the fastest legal layout of a number of slots; None where there is none.
+
+    Only `dp_replicate` and `dp_shard` change, and the micro-batch size as a resume changes it. Of
+    equally fast layouts the one nearest to the job's own axes counts.
+
+    Args:
+        baseline: the settings that a person chose last.
+        world_size: the slots.
+        slots: kinds of slot of the registered nodes, for memory and legality on their devices.
+    """
+    found = [
+        Size(each, speed_of(each.plan))
+        for layout in data_parallel_layouts(baseline.effective.parallelism.sizes, world_size)
+        if (each := _planned(baseline, layout, slots)) is not None
+    ]
+    return max(found, key=lambda size: size.speed, default=None)
+
+
+def search_best_size(
+    baseline: Baseline,
+    world_sizes: Iterable[int],
+    *,
+    fits: Callable[[Layout], bool],
+    slots: Collection[Slot] = (),
+) -> Generator[int, None, Size | None]:
+    """Search for the fastest size that fits, and of equally fast ones the smallest.
+
+    Yields a zero, no change, after each size, so that a caller can pause between two of them.
+
+    Args:
+        baseline: the settings that a person chose last.
+        world_sizes: the numbers of slots to choose from.
+        fits: whether a layout could start now.
+        slots: as in `fastest`.
+
+    Returns:
+        The size; None where none fits.
+    """
+    best: Size | None = None
+    for world_size in sorted(world_sizes, reverse=True):
+        if best is not None and best.speed > world_size:
+            break  # no layout is faster than all of its ranks
+        size = fastest(baseline, world_size, slots=slots)
+        faster = size is not None and (best is None or size.speed >= best.speed)
+        if size is not None and faster and fits(size.layout):
+            best = size
+        yield 0
+    return best
+
+
+def speed_of(plan: Plan | ProgramPlan) -> float:
+    """Return the expected throughput of a layout, in units of one rank that never idles.
+
+    The FLOPs of a step are the same on every layout, so a step takes as long as its ranks compute,
+    plus the share for which they have no sequence or wait in a pipeline. Communication is ignored.
+    Of a program no rank is known to idle, so that more slots are always faster.
+    """
+    if isinstance(plan, ProgramPlan):
+        return plan.world_size
+    bubble = 0.0 if plan.pipeline is None else plan.pipeline.bubble_share
+    return plan.world_size * (1 - plan.batch.idle_share) * (1 - bubble)
+
+
+def is_worth_its_cost(
+    *, seconds_left: float, speed: float, new_speed: float, restart_seconds: float
+) -> bool:
+    """Return whether a running job gains enough from a change of size.
+
+    Args:
+        seconds_left: time to its end at its present size.
+        speed: expected throughput now.
+        new_speed: expected throughput after the change, in the same unit.
+        restart_seconds: time without training that the change costs.
+    """
+    if new_speed <= speed:
+        return False
+    gain = seconds_left * (1 - speed / new_speed)
+    return gain >= GAIN_OVER_COST * restart_seconds
+
+
+def _planned(baseline: Baseline, layout: Layout, slots: Collection[Slot]) -> NextAttempt | None:
+    """Return the settings of a layout; None where it is illegal or does not fit into memory."""
+    overrides = Overrides()
+    # Else the axes stay as a person wrote them, `dp_shard=-1` too; a program has none.
+    if layout != baseline.layout and baseline.spec.program is None:
+        section = baseline.effective.parallelism.model_copy(update=layout.model_dump())
+        overrides = Overrides(parallelism=section)
+    request = ResumeRequest(world_size=layout.world_size, overrides=overrides)
+    try:
+        following = plan_next_attempt(baseline, request, slots=slots)
+    except InvalidRequestError:
+        return None
+    return None if following.plan.fits is False else following

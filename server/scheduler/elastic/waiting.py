@@ -1,0 +1,158 @@
+"""Elastic jobs that wait take the size that fits now (docs/lifecycle.md, 50)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, func, select, update
+
+from server.cluster.nodes.capacity import read_offers
+from server.cluster.placement.decide import Turns
+from server.cluster.placement.demand import Offer, QueuedJob
+from server.cluster.placement.quotas import Quota
+from server.cluster.projects.quotas import read_quotas
+from server.cluster.projects.usage import ReadUsage, read_usage
+from server.core.context import Context
+from server.core.database.rows import Job
+from server.core.database.tables import jobs
+from server.core.errors import UnreadableError
+from server.core.lifecycle import lock_job
+from server.jobs.jobs.checks import known_slots
+from server.scheduler.elastic.jobs import (
+    chosen_by_a_person,
+    newest_attempt,
+    on_layout,
+    record_change,
+    size_range_of,
+)
+from server.scheduler.elastic.sizes import Size, search_best_size
+from server.scheduler.elastic.steps import Steps
+from server.scheduler.queue.heads import read_heads
+from server.scheduler.queue.order import GROUPED
+from server.scheduler.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import AttemptCause
+from trainyard.run.failures import FailureReason
+from trainyard.spec.layout import Layout
+
+logger = logging.getLogger(__name__)
+
+TRY_AGAIN_AFTER = timedelta(seconds=10)
+"""Pause after which sizes are tried again though groups, offers and quotas have not changed: the
+order of the queue may have."""
+
+
+class SizeFitter:
+    """Gives waiting elastic jobs the size that fits, after each round of placement."""
+
+    def __init__(
+        self, context: Context, queue: SchedulingQueue, usage: ReadUsage = read_usage
+    ) -> None:
+        self._context = context
+        self._queue = queue
+        self._usage = usage
+        self._steps = Steps(self._try_all, clock=context.now)
+        # Nothing fitted; nothing will for a while where groups, offers, quotas and the demands that
+        # have their turn are the same.
+        self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
+        self._hopeless_since = datetime.min.replace(tzinfo=UTC)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the next tick goes on with the search."""
+        return self._steps.is_paused
+
+    def run(self) -> int:
+        """Change the pending launch of a job that fits in another size; return the number of jobs.
+
+        The others see the queue after its placement.
+        """
+        return self._steps.run()
+
+    def _try_all(self) -> Iterator[int]:
+        """Try the elastic jobs in their turns, until one of them fits in another size."""
+        now = self._context.now()
+        with self._context.database.read() as connection:
+            least = connection.scalar(select(func.min(jobs.c.min_world_size)).where(GROUPED))
+            if least is None:
+                return
+            offers = read_offers(connection)
+            free = sum(len(offer.free) for offer in offers)
+            if least > free:
+                return
+            sizes = group_sizes(connection)
+            quotas = read_quotas(connection, now, usage=self._usage)
+            state = (sizes, offers, quotas, self._queue.turn)
+            # A clock that is set back must not put the next try off.
+            hopeless = timedelta() <= now - self._hopeless_since < TRY_AGAIN_AFTER
+            if state == self._hopeless and hopeless:
+                return
+            heads = read_heads(
+                connection, self._queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
+            )
+        turns = Turns(offers, quotas=quotas)
+        queue = [row.queued for row in heads.rows]
+        elastic = {row.id: row for row in heads.rows if row.min_world_size is not None}
+        for queued in turns.take(queue, cut=heads.cut, complete=heads.complete):
+            row = elastic.get(queued.id)
+            if row is not None and (row.min_world_size or 0) <= turns.free_slots:
+                try:
+                    yield (yield from self._fit(row, queued, turns))
+                except UnreadableError as error:  # the round of placement stores it as the reason
+                    logger.error("%s", error)
+            yield 0
+        self._hopeless, self._hopeless_since = state, now
+
+    def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[int, None, int]:
+        """Give a job the best size that it would get in its turn; return 1 where that is new."""
+        with self._context.database.read() as connection:
+            job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
+            if job is None or job.queued_at != row.queued_at or job.pending is None:
+                return 0  # it has started, or was deleted
+            baseline = chosen_by_a_person(job)
+            slots = known_slots(connection)
+
+        def fits(layout: Layout) -> bool:
+            return turns.would_place(replace(queued, demand=on_layout(queued.demand, layout)))
+
+        low, high = size_range_of(baseline)
+        most = max(min(baseline.layout.world_size, high), job.world_size)
+        size = yield from search_best_size(
+            baseline, range(low, min(most, turns.free_slots) + 1), fits=fits, slots=slots
+        )
+        if size is None or size.world_size == job.world_size:
+            return 0
+        with self._context.database.write() as connection:
+            lock_job(connection, row.id)
+            present = Job.one(connection, Job.select().where(jobs.c.id == row.id))
+            if (present.queued_at, present.stored_pending) != (job.queued_at, job.stored_pending):
+                return 0  # it started, or a person changed it
+            self._rewrite(connection, present, size)
+        return 1
+
+    def _rewrite(self, connection: Connection, job: Job, size: Size) -> None:
+        pending = job.pending
+        assert pending is not None, "a queued job has a launch"
+        changed = pending.model_copy(
+            update={"overrides": size.next.overrides, "layout": size.layout}
+        )
+        # Out of its group: the next round places it by what it needs now.
+        layout = job.spec.layout_name(size.layout)
+        values = {"pending": changed, "layout": layout, "world_size": size.world_size}
+        of_job = jobs.c.id == job.id
+        connection.execute(update(jobs).where(of_job).values(**values, demand=None, reason=None))
+        reason = _why(connection, job, pending, size.layout)
+        record_change(self._context, connection, job, size.layout, reason=reason)
+
+
+def _why(connection: Connection, job: Job, pending: PendingLaunch, layout: Layout) -> str:
+    """Return why a waiting job changes its size: the loss that it follows, else what is free."""
+    attempt = newest_attempt(connection, job)
+    failure = attempt.failure if attempt is not None else None
+    lost = {FailureReason.NODE_LOST, FailureReason.PREEMPTED}
+    if pending.cause == AttemptCause.RETRY and failure is not None and failure.reason in lost:
+        return failure.message
+    return f"{layout.slots_in_words} are free, {job.world_size} are not"

@@ -1,0 +1,283 @@
+"""How long the next attempt of a queued job is expected to last, from the pace of former ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import median
+from typing import Annotated, ClassVar, Protocol
+
+import orjson
+from sqlalchemy import Connection, Table, Text, and_, func, literal, select, type_coerce
+
+from server.cluster.placement.demand import CAUTION
+from server.cluster.placement.pace import pace_digest
+from server.core.database.column_types import Lazy, StoredRecord, UtcDateTime
+from server.core.database.rows import TypedRow
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.errors import NotFoundError, UnreadableError
+from server.jobs.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import AttemptOutcome
+from trainyard.spec.auto import DeviceKind
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+
+LOOKED_AT = 20
+"""Newest attempts of a job among which one that took steps with the same layout is searched."""
+HISTORY = 20
+"""Newest attempts of a training part from which the duration of a new job follows."""
+_FIRST = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class QueuedLaunch(Protocol):
+    """What is read of a job that waits."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def spec(self) -> StoredRecord[JobSpec]: ...
+    @property
+    def pending(self) -> StoredRecord[PendingLaunch] | None: ...
+    @property
+    def forked_from(self) -> str | None: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def fork_step(self) -> int | None: ...
+    @property
+    def pace_digest(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Duration:
+    """An expected duration."""
+
+    seconds: float
+    """From placement to end."""
+    device: DeviceKind
+    """Kind of slot on which it holds."""
+    device_name: str | None
+    """Name of that hardware; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Former(TypedRow):
+    """An attempt that trained and ended."""
+
+    table: ClassVar[Table] = attempts
+    job_id: str
+    pace_digest: str | None
+    layout: Annotated[StoredRecord[Layout], type_coerce(attempts.c.layout, Lazy(Layout))]
+    outcome: Annotated[AttemptOutcome, attempts.c.outcome]
+    device: DeviceKind
+    hardware: Annotated[str | None, type_coerce(nodes.c.hardware, Text).label("hardware")]
+    """That of the node of its rank 0, as stored."""
+    start_step: int
+    last_step: int
+    created_at: datetime
+    first_step_at: Annotated[datetime, attempts.c.started_at]
+    left_at: Annotated[datetime, attempts.c.ended_at]
+
+    @property
+    def kind(self) -> tuple[DeviceKind, str | None]:
+        """Kind and name of its slots."""
+        return self.device, self.hardware and orjson.loads(self.hardware)["device_name"]
+
+    @property
+    def seconds(self) -> float:
+        """Time from its placement to its end."""
+        return (self.left_at - self.created_at).total_seconds()
+
+    def seconds_of(self, steps: int) -> float:
+        """Return the time from placement to end with so many steps at its pace.
+
+        A step is wall time, saves and validation included, and the time to leave.
+        """
+        startup = (self.first_step_at - self.created_at).total_seconds()
+        trained = (self.left_at - self.first_step_at).total_seconds()
+        return startup + steps * trained / (self.last_step - self.start_step)
+
+
+_FORMER = (
+    _Former.select()
+    .join(
+        attempt_nodes,
+        and_(attempt_nodes.c.attempt_id == attempts.c.id, attempt_nodes.c.node_rank == 0),
+        isouter=True,
+    )
+    .join(nodes, nodes.c.name == attempt_nodes.c.node, isouter=True)
+    .where(attempts.c.started_at.is_not(None), attempts.c.ended_at.is_not(None))
+)
+
+
+def expected_durations(
+    connection: Connection, queued: Collection[QueuedLaunch]
+) -> Mapping[str, Duration | None]:
+    """Return by job id how long launches are expected to last; None where nothing shows their pace.
+
+    A job that ran before lasts as its own newest attempt with the same layout shows, a new one as
+    those of the same training part do (docs/lifecycle.md, 5). Of a job that cannot be read no
+    duration is expected, nor where the layout of such an attempt cannot.
+
+    Args:
+        connection: a transaction.
+        queued: jobs that wait for an attempt.
+    """
+    new = [each for each in queued if each.attempt == 0]
+    again = [each for each in queued if each.attempt > 0]
+    return {**_of_own_attempts(connection, again), **_of_history(connection, new)}
+
+
+def with_newer_history(
+    connection: Connection, waiting: Mapping[str, str], *, since: datetime
+) -> Sequence[str]:
+    """Return which jobs have a training part of which an attempt has ended since a time.
+
+    Args:
+        connection: a transaction.
+        waiting: what the pace of each follows from, by job id.
+        since: the time.
+    """
+    ended = select(attempts.c.pace_digest).distinct()
+    here = attempts.c.pace_digest.in_({*waiting.values()})
+    counts = attempts.c.outcome != AttemptOutcome.FAILED
+    found = {*connection.scalars(ended.where(here, attempts.c.ended_at >= since, counts))}
+    return [job_id for job_id, digest in waiting.items() if digest in found]
+
+
+def _of_history(
+    connection: Connection, queued: Collection[QueuedLaunch]
+) -> dict[str, Duration | None]:
+    """Return how long jobs that never ran last, by the newest attempts of their training parts."""
+    digests = {each.pace_digest for each in queued} - {None}
+    found: dict[str | None, list[_Former]] = {digest: [] for digest in digests}
+    if not found:
+        return dict.fromkeys((each.id for each in queued), None)
+    parts = select(jobs.c.pace_digest.label("digest")).distinct()
+    part = parts.where(jobs.c.id.in_([each.id for each in queued])).subquery("part")
+    ended = select(attempts.c.ended_at).where(
+        attempts.c.pace_digest == part.c.digest, attempts.c.ended_at.is_not(None)
+    )
+    oldest = ended.order_by(attempts.c.ended_at.desc()).limit(1).offset(HISTORY - 1)
+    # Where fewer have ended, all of them count.
+    since = func.coalesce(oldest.correlate(part).scalar_subquery(), literal(_FIRST, UtcDateTime))
+    limits = select(part.c.digest, since.label("since")).subquery("limits")
+    newest = _FORMER.join(
+        limits,
+        and_(attempts.c.pace_digest == limits.c.digest, attempts.c.ended_at >= limits.c.since),
+    ).order_by(attempts.c.ended_at.desc(), attempts.c.id.desc())
+    for attempt in _Former.all(connection, newest):
+        found[attempt.pace_digest].append(attempt)
+    return {each.id: _of_new(each, found.get(each.pace_digest, ())) for each in queued}
+
+
+def _of_new(queued: QueuedLaunch, former: Sequence[_Former]) -> Duration | None:
+    """Return how long a new job lasts.
+
+    Args:
+        queued: the job.
+        former: attempts of its training part, the newest first.
+    """
+    if queued.pending is None or not former:
+        return None
+    try:
+        layout = queued.pending.read(f"launch of job {queued.id}").layout
+        steps = queued.spec.read(f"spec of job {queued.id}").total_steps
+        left = None if steps is None else max(steps - (queued.fork_step or 0), 0)
+        return _shown_by(former, layout, left)
+    except UnreadableError:
+        return None
+
+
+def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
+    """Return how long a job of a spec would last, were it submitted now."""
+    of_part = _FORMER.where(attempts.c.pace_digest == pace_digest(spec))
+    newest = of_part.order_by(attempts.c.ended_at.desc(), attempts.c.id.desc()).limit(HISTORY)
+    try:
+        return _shown_by(_Former.all(connection, newest), spec.layout(), spec.total_steps)
+    except UnreadableError:
+        return None
+
+
+def _shown_by(former: Sequence[_Former], layout: Layout, steps: int | None) -> Duration | None:
+    """Return how long so many steps last as former attempts show, the newest first.
+
+    Raises:
+        UnreadableError: the layout of one cannot be read.
+    """
+    same = [
+        each
+        for each in former
+        if each.outcome != AttemptOutcome.FAILED
+        and each.layout.read(f"layout of an attempt of job {each.job_id}") == layout
+    ]
+    if steps is None:
+        same = [each for each in same if each.outcome == AttemptOutcome.SUCCEEDED]
+    else:
+        same = [each for each in same if each.last_step > each.start_step]
+    if not same:
+        return None
+    kind = same[0].kind
+    lasted = [
+        each.seconds if steps is None else each.seconds_of(steps)
+        for each in same
+        if each.kind == kind
+    ]
+    return Duration(max(median(lasted), max(lasted) / CAUTION), *kind)
+
+
+def _of_own_attempts(
+    connection: Connection, queued: Collection[QueuedLaunch]
+) -> dict[str, Duration | None]:
+    """Return how long jobs that ran before last, by their own newest attempts."""
+    former: dict[str, list[_Former]] = {each.id: [] for each in queued}
+    if not former:
+        return {}
+    paced = (
+        _FORMER.join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(
+            attempts.c.job_id.in_(former),
+            attempts.c.number > jobs.c.attempt - LOOKED_AT,
+            attempts.c.last_step > attempts.c.start_step,
+        )
+        .order_by(attempts.c.job_id, attempts.c.number.desc())
+    )
+    for attempt in _Former.all(connection, paced):
+        former[attempt.job_id].append(attempt)
+    newest = newest_of_jobs(connection, [job_id for job_id, found in former.items() if found])
+    return {
+        each.id: _of_again(connection, each, former[each.id], newest.get(each.id))
+        for each in queued
+    }
+
+
+def _of_again(
+    connection: Connection,
+    queued: QueuedLaunch,
+    former: Sequence[_Former],
+    newest: ParentCheckpoint | None,
+) -> Duration | None:
+    """Return how long a launch is expected to last.
+
+    Args:
+        connection: a transaction.
+        queued: the job.
+        former: its attempts that took steps and ended, the newest first.
+        newest: its newest checkpoint.
+    """
+    if queued.pending is None or not former:
+        return None
+    try:
+        launch = queued.pending.read(f"launch of job {queued.id}")
+        steps = launch.overrides.apply(queued.spec.read(f"spec of job {queued.id}")).total_steps
+        forked = queued.forked_from
+        parent = parent_of_launch(connection, queued.id, launch, forked_from=forked, newest=newest)
+        of = f"layout of a former attempt of job {queued.id}"
+        paced = next((each for each in former if each.layout.read(of) == launch.layout), None)
+    except (NotFoundError, UnreadableError):
+        return None
+    if paced is None or steps is None:
+        return None
+    return Duration(paced.seconds_of(max(steps - parent.step, 0)), *paced.kind)

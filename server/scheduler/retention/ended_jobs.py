@@ -1,0 +1,244 @@
+"""Forgets jobs that ended long ago, and logs of attempts: a bounded part in each transaction.
+
+docs/retention.md has what is kept, and for how long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    Text,
+    and_,
+    delete,
+    exists,
+    false,
+    func,
+    or_,
+    select,
+    tuple_,
+    type_coerce,
+)
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import (
+    artifacts,
+    log_blocks,
+    metric_chunks,
+    metric_series,
+    metric_tails,
+    rank_steps,
+    step_digests,
+)
+from server.core.database.slot_tables import holdings
+from server.core.database.tables import (
+    attempt_nodes,
+    attempts,
+    checkpoints,
+    events,
+    idempotency_keys,
+    jobs,
+    operations,
+)
+from server.core.errors import NotFoundError
+from server.core.events.notices import forget
+from server.core.events.store import NewEvent, append_event
+from server.core.isolation import Isolation
+from server.core.lifecycle import lock_job
+from server.core.subject import RETENTION, Subject
+from server.jobs.operations.queries import ARE_OPEN
+from trainyard.protocol.rest.event_data import JobDeleted
+from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, AttemptState
+
+ID_LENGTH = 26
+KEEP = "keep"
+"""Tag of the jobs that no retention deletes."""
+LOOKED_AT = 500
+"""Jobs, or attempts, that a round looks at."""
+ROWS_AT_ONCE = 500
+"""Rows that a transaction deletes: other writers of SQLite wait for it."""
+SECONDS = 0.25
+"""Time of a round after which it ends: placements wait for it."""
+FAILED_PAUSE = timedelta(hours=1)
+
+
+class JobPruner:
+    """Looks at the jobs that have ended in turn, and deletes those that nothing needs."""
+
+    def __init__(
+        self, context: Context, *, seconds: float = SECONDS, now: Callable[[], float] | None = None
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            context: the server's context.
+            seconds: time of a round.
+            now: a clock that only grows; tests pass their own.
+        """
+        self._context = context
+        self._seconds = seconds
+        self._now = now or time.monotonic
+        self._last = ""
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+
+    def prune(self) -> int:
+        """Delete jobs until the time of the round is over; return how many that were."""
+        until, deleted = self._now() + self._seconds, 0
+        left_out = self._isolation.left_out()
+        for job_id in self._due():
+            if self._now() >= until:
+                break
+            if job_id not in left_out:
+                with self._isolation.turn(job_id, f"the deletion of job {job_id}"):
+                    while (part := self._delete_part(job_id)) == "more":
+                        if self._now() >= until:
+                            return deleted  # the rest of its rows in the next round
+                    deleted += part == "deleted"
+            self._last = job_id
+        return deleted
+
+    def _due(self) -> Sequence[str]:
+        """Return the next jobs that may be deleted, and move on to those after them."""
+        ended = jobs.c.state.in_(sorted(TERMINAL_JOB_STATES)) & (jobs.c.id > self._last)
+        looked_at = select(jobs.c.id).where(ended).order_by(jobs.c.id).limit(LOOKED_AT)
+        these = looked_at.subquery()
+        of_these = jobs.c.id.in_(select(these.c.id))
+        with self._context.database.read() as connection:
+            last, looked = connection.execute(select(func.max(these.c.id), func.count())).one()
+            due = select(jobs.c.id).where(of_these, self._may_go()).order_by(jobs.c.id)
+            found = connection.scalars(due).all()
+        if not found:
+            self._last = last if looked == LOOKED_AT else ""  # from the first one again
+        return found
+
+    def _may_go(self) -> ColumnElement[bool]:
+        """Return the condition of jobs that ended long ago and that nothing needs."""
+        settings, now = self._context.settings, self._context.now()
+        imported = jobs.c.imported_from.is_not(None)
+        old = or_(
+            and_(~imported, _before(now, settings.jobs_kept_days, jobs.c.ended_at)),
+            # Its end is that of the run; it is as old as its import.
+            and_(imported, _before(now, settings.imports_kept_days, jobs.c.created_at)),
+        )
+        return and_(old, jobs.c.state.in_(sorted(TERMINAL_JOB_STATES)), *_unneeded())
+
+    def _delete_part(self, job_id: str) -> Literal["more", "deleted", "stays"]:
+        """Delete a part of a job's rows, unless something has come to need it."""
+        context = self._context
+        with context.database.write() as connection:
+            try:
+                lock_job(connection, job_id)
+            except NotFoundError:
+                return "stays"
+            name = connection.scalar(select(jobs.c.name).where(jobs.c.id == job_id, self._may_go()))
+            if name is None:
+                return "stays"
+            if not _trimmed(connection, job_id):
+                return "more"
+            connection.execute(delete(jobs).where(jobs.c.id == job_id))
+            keys = delete(idempotency_keys).where(idempotency_keys.c.job_id == job_id)
+            connection.execute(keys)
+            forget(connection, job_id)
+            event = NewEvent(JobDeleted(), RETENTION, Subject(job_id), f"{name} was forgotten")
+            append_event(context, connection, event)
+        return "deleted"
+
+
+def _before(now: datetime, days: float, at: ColumnElement[datetime]) -> ColumnElement[bool]:
+    """Return the condition of a time so many days ago; of none where `days` is 0."""
+    return at < now - timedelta(days=days) if days else false()
+
+
+def _unneeded() -> Sequence[ColumnElement[bool]]:
+    """Return the conditions of jobs on which nothing depends."""
+    fork = jobs.alias("fork").c
+    # The id of a checkpoint begins with that of its job. Not correlated: it is read once.
+    parents = select(func.substr(fork.forked_from, 1, ID_LENGTH)).where(
+        fork.forked_from.is_not(None)
+    )
+    share = attempt_nodes.c
+    held = exists().where(
+        attempts.c.job_id == jobs.c.id,
+        share.attempt_id == attempts.c.id,
+        share.state != AttemptNodeState.ENDED,
+    )
+    return (
+        ~exists().where(checkpoints.c.job_id == jobs.c.id),
+        jobs.c.id.not_in(parents),
+        ~exists().where(operations.c.job_id == jobs.c.id, ARE_OPEN),
+        ~exists().where(holdings.c.job_id == jobs.c.id, holdings.c.spent.is_(None)),
+        ~held,
+        ~type_coerce(jobs.c.tags, Text).contains(f'"{KEEP}"'),
+    )
+
+
+def _trimmed(connection: Connection, job_id: str) -> bool:
+    """Delete at most `ROWS_AT_ONCE` rows of which a job may have many; return whether all went."""
+    mine = select(attempts.c.id).where(attempts.c.job_id == job_id)
+    series = select(metric_series.c.id).where(metric_series.c.attempt_id.in_(mine))
+    left = ROWS_AT_ONCE
+    for table, condition in (
+        (log_blocks, log_blocks.c.attempt_id.in_(mine)),
+        (metric_chunks, metric_chunks.c.series_id.in_(series)),
+        (metric_tails, metric_tails.c.series_id.in_(series)),
+        (metric_series, metric_series.c.attempt_id.in_(mine)),
+        (step_digests, step_digests.c.attempt_id.in_(mine)),
+        (rank_steps, rank_steps.c.attempt_id.in_(mine)),
+        (artifacts, artifacts.c.job_id == job_id),
+        (events, events.c.job_id == job_id),
+    ):
+        left -= delete_some(connection, table, condition, most=left)
+        if left <= 0:
+            return False
+    return True
+
+
+def delete_some(
+    connection: Connection, table: Table, condition: ColumnElement[bool], *, most: int
+) -> int:
+    """Delete at most so many rows of a table, by their keys; return how many that were."""
+    key = list(table.primary_key.columns)
+    some: Select[tuple[object, ...]] = select(*key).where(condition).order_by(*key).limit(most)
+    chosen = key[0].in_(some) if len(key) == 1 else tuple_(*key).in_(some)
+    return connection.execute(delete(table).where(chosen)).rowcount
+
+
+class LogPruner:
+    """Deletes the logs of attempts that ended long ago, also of jobs that stay."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._last = ""
+
+    def prune(self) -> int:
+        """Look at the next attempts; return how many blocks were deleted."""
+        days = self._context.settings.logs_kept_days
+        if not days:
+            return 0
+        ended = (attempts.c.state == AttemptState.ENDED) & (attempts.c.id > self._last)
+        turn = select(attempts.c.id).where(ended).order_by(attempts.c.id).limit(LOOKED_AT)
+        these = turn.subquery()
+        old = and_(
+            attempts.c.id.in_(select(these.c.id)),
+            _before(self._context.now(), days, attempts.c.ended_at),
+            exists().where(log_blocks.c.attempt_id == attempts.c.id),
+            ~exists().where(
+                jobs.c.id == attempts.c.job_id, type_coerce(jobs.c.tags, Text).contains(f'"{KEEP}"')
+            ),
+        )
+        with self._context.database.read() as connection:
+            last, looked = connection.execute(select(func.max(these.c.id), func.count())).one()
+            found = connection.scalars(select(attempts.c.id).where(old)).all()
+        if not found:
+            self._last = last if looked == LOOKED_AT else ""
+            return 0
+        with self._context.database.write() as connection:
+            of_these = log_blocks.c.attempt_id.in_(found)
+            return delete_some(connection, log_blocks, of_these, most=ROWS_AT_ONCE)

@@ -1,0 +1,94 @@
+"""Forgets old rows that belong to no job: events, slot-time, requests for nodes, tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import exists, func, or_, select
+
+from server.core.context import Context
+from server.core.database.slot_tables import capacity_changes, holdings
+from server.core.database.source_tables import node_requests
+from server.core.database.tables import events, jobs, nodes, sessions, tokens
+from server.scheduler.retention.ended_jobs import ROWS_AT_ONCE, delete_some
+from trainyard.protocol.states import NodeRequestState
+
+LOOKED_AT = 5000
+"""Events that a round looks at."""
+TOKENS_KEPT = timedelta(days=30)
+"""Time from the end of a token to the deletion of its row."""
+
+
+class EventPruner:
+    """Looks at all events in turn, and deletes old ones that no job has."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._last = 0
+
+    def prune(self) -> int:
+        """Look at the next events; return how many were deleted."""
+        days = self._context.settings.events_kept_days
+        if not days:
+            return 0
+        limit = self._context.now() - timedelta(days=days)
+        turn = select(events.c.id).where(events.c.id > self._last, events.c.at < limit)
+        these = turn.order_by(events.c.id).limit(LOOKED_AT).subquery()
+        of_none = or_(events.c.job_id.is_(None), ~exists().where(jobs.c.id == events.c.job_id))
+        with self._context.database.read() as connection:
+            last = connection.scalar(select(func.max(these.c.id)))
+        if last is None:
+            self._last = 0  # then from the first one again
+            return 0
+        part = (events.c.id > self._last) & (events.c.id <= last) & (events.c.at < limit)
+        with self._context.database.write() as connection:
+            deleted = delete_some(connection, events, part & of_none, most=ROWS_AT_ONCE)
+        if deleted < ROWS_AT_ONCE:
+            self._last = last
+        return deleted
+
+
+def forget_slot_time(context: Context) -> int:
+    """Delete settled slot-time, and changes of what nodes offered, of which a later one is old too.
+
+    Returns the number of rows.
+    """
+    if not context.settings.goodput_kept_days:
+        return 0
+    limit = _ago(context, context.settings.goodput_kept_days)
+    later, change = capacity_changes.alias("later"), capacity_changes.c
+    followed = exists().where(
+        later.c.node == change.node, later.c.since > change.since, later.c.since < limit
+    )
+    gone = ~exists().where(nodes.c.name == change.node)
+    deleted = ~exists().where(jobs.c.id == holdings.c.job_id)
+    settled = (holdings.c.until < limit) & or_(holdings.c.spent.is_not(None), deleted)
+    former = (change.since < limit) & or_(followed, gone)
+    with context.database.write() as connection:
+        count = delete_some(connection, holdings, settled, most=ROWS_AT_ONCE)
+        return count + delete_some(connection, capacity_changes, former, most=ROWS_AT_ONCE)
+
+
+def forget_requests(context: Context) -> int:
+    """Delete requests for nodes that ended long ago, whose nodes are forgotten; return how many."""
+    if not context.settings.requests_kept_days:
+        return 0
+    request, limit = node_requests.c, _ago(context, context.settings.requests_kept_days)
+    ended = (request.state == NodeRequestState.ENDED) & (request.ended_at < limit)
+    named = exists().where(nodes.c.request_id == request.id)
+    with context.database.write() as connection:
+        return delete_some(connection, node_requests, ended & ~named, most=ROWS_AT_ONCE)
+
+
+def forget_access(context: Context) -> int:
+    """Delete tokens that ended a month ago, and sessions that are over; return how many."""
+    now = context.now()
+    limit = now - TOKENS_KEPT
+    over = or_(tokens.c.revoked_at < limit, tokens.c.expires_at < limit)
+    with context.database.write() as connection:
+        count = delete_some(connection, sessions, sessions.c.expires_at <= now, most=ROWS_AT_ONCE)
+        return count + delete_some(connection, tokens, over, most=ROWS_AT_ONCE)
+
+
+def _ago(context: Context, days: float) -> datetime:
+    return context.now() - timedelta(days=days)

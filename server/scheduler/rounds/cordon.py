@@ -1,0 +1,192 @@
+"""Cordons of nodes because of which attempts fail again and again (docs/lifecycle.md, 42)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, exists, func, select
+
+from server.cluster.nodes.drain import cordon_by_server
+from server.cluster.nodes.health import (
+    NodeFailure,
+    in_words,
+    is_of_the_node,
+    repeated_failures,
+)
+from server.core.context import Context
+from server.core.database.column_types import StoredRecord
+from server.core.database.held import HAS_RANKS
+from server.core.database.rows import TypedRow
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.errors import UnreadableError
+from trainyard.protocol.states import AttemptOutcome
+from trainyard.run.failures import Failure
+from trainyard.spec.job import JobSpec
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY = timedelta(seconds=5)
+"""Pause between two looks at the attempts that failed since the last one."""
+JUDGE_EVERY = timedelta(minutes=1)
+"""Pause between two judgements without a new failure: jobs may have trained elsewhere since."""
+OVERLAP = timedelta(seconds=30)
+"""Age of rows that a look reads again: transactions commit in another order than their times."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended(TypedRow):
+    """An attempt that failed."""
+
+    table: ClassVar[Table] = attempts
+    id: str
+    job_id: str
+    failure: Failure | None
+    ended_at: Annotated[datetime, attempts.c.ended_at]
+    spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
+    submitter: Annotated[str, func.coalesce(jobs.c.token_id, jobs.c.created_by)]
+
+
+class NodeWatch:
+    """Counts the failures of each node within the window, and cordons."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._looked_at: datetime | None = None
+        self._judged_at: datetime | None = None
+        self._warned: dict[str, str] = {}
+        self._failures: dict[str, NodeFailure] = {}
+
+    def run(self) -> int:
+        """Look at the attempts that failed since, and return the number of cordoned nodes."""
+        settings, now = self._context.settings, self._context.now()
+        if settings.cordon_after_failures == 0:
+            return 0
+        last = self._looked_at
+        if last is not None and now < last:  # the clock was set back
+            last = None
+        if last is not None and now - last < LOOK_EVERY:
+            return 0
+        since = now - timedelta(seconds=settings.cordon_window_seconds)
+        new = self._read(since if last is None else last - OVERLAP)
+        self._looked_at = now
+        self._failures = {
+            each.attempt_id: each for each in (*self._failures.values(), *new) if each.at > since
+        }
+        judged = self._judged_at
+        if judged is None or not timedelta() <= now - judged < JUDGE_EVERY:
+            self._judged_at = now
+            new = list(self._failures.values())
+        found = Counter(each.node for each in self._failures.values())
+        due = {each.node for each in new if found[each.node] >= settings.cordon_after_failures}
+        return sum(self._judge(node, since) for node in sorted(due))
+
+    def _read(self, since: datetime) -> list[NodeFailure]:
+        """Return the failures of nodes since a time that are not known yet."""
+        ended = attempts.c.ended_at
+        query = (
+            _Ended.select()
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(ended > since, attempts.c.outcome == AttemptOutcome.FAILED)
+        )
+        with self._context.database.read() as connection:
+            rows = _Ended.all(connection, query)
+        return [
+            NodeFailure(
+                row.id,
+                row.job_id,
+                failure.node,
+                failure.reason,
+                _witness(row),
+                row.submitter,
+                row.ended_at,
+            )
+            for row in rows
+            if row.id not in self._failures
+            and (failure := row.failure) is not None
+            and failure.node is not None
+            and is_of_the_node(failure)
+        ]
+
+    def _judge(self, node: str, since: datetime) -> bool:
+        """Cordon a node where its failures require it; return whether that was done."""
+        context = self._context
+        with context.database.write() as connection:
+            found = select(nodes.c.device, nodes.c.drain, nodes.c.trusted_since)
+            row = connection.execute(
+                found.where(nodes.c.name == node).with_for_update(key_share=True)
+            ).one_or_none()
+            if row is None or row.drain is not None:
+                return False
+            counted = [
+                each
+                for each in self._failures.values()
+                if row.trusted_since is None or each.at > row.trusted_since
+            ]
+            has_another = _has_another(connection, node, row.device)
+            repeated = repeated_failures(
+                counted,
+                node,
+                limit=context.settings.cordon_after_failures,
+                nodes=_online(connection, row.device) if has_another else None,
+                submitters=_submitters(connection, since),
+                trained_elsewhere=lambda jobs: _trained_without(connection, jobs, node),
+            )
+            if not repeated:
+                return False
+            if not has_another:
+                if self._warned.get(node) != repeated[-1].attempt_id:
+                    self._warned[node] = repeated[-1].attempt_id
+                    logger.warning("%s: %s; it is the last of its kind", node, in_words(repeated))
+                return False
+            cordon_by_server(context, connection, node, [in_words(repeated)])
+            return True
+
+
+def _witness(row: _Ended) -> str:
+    """Return a digest of a spec without what names it; the job itself where it is unreadable."""
+    try:
+        spec = row.spec.read(f"spec of job {row.job_id}")
+    except UnreadableError:
+        return row.job_id
+    return spec.model_copy(update={"name": "job", "description": "", "tags": ()}).digest
+
+
+def _online(connection: Connection, device: str) -> int:
+    online = nodes.c.offline_since.is_(None) & (nodes.c.device == device)
+    return connection.scalar(select(func.count()).select_from(nodes).where(online)) or 0
+
+
+def _submitters(connection: Connection, since: datetime) -> int:
+    """Return how many persons had jobs of which an attempt ended since a time."""
+    persons = func.count(func.distinct(func.coalesce(jobs.c.token_id, jobs.c.created_by)))
+    ended = attempts.c.ended_at > since
+    query = select(persons).join(attempts, attempts.c.job_id == jobs.c.id).where(ended)
+    return connection.scalar(query) or 0
+
+
+def _trained_without(connection: Connection, job_ids: Collection[str], node: str) -> bool:
+    """Return whether one of the jobs made a step in an attempt that did not use a node."""
+    share = attempt_nodes.c
+    on_node = exists().where(share.attempt_id == attempts.c.id, share.node == node, HAS_RANKS)
+    trained = select(attempts.c.id).where(
+        attempts.c.job_id.in_(job_ids), attempts.c.last_step > attempts.c.start_step, ~on_node
+    )
+    return bool(connection.scalar(select(exists(trained))))
+
+
+def _has_another(connection: Connection, node: str, device: str) -> bool:
+    """Return whether another node of this kind of slot takes new work."""
+    column = nodes.c
+    others = select(column.name).where(
+        column.name != node,
+        column.device == device,
+        column.offline_since.is_(None),
+        column.drain.is_(None),
+        column.notice.is_(None),
+    )
+    return bool(connection.scalar(select(exists(others))))

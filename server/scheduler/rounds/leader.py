@@ -1,0 +1,255 @@
+"""Leader election: one row with holder, epoch and expiry, and the fence of the leader's writes.
+
+The scheduler that holds the unexpired row leads. Taking the lead raises the epoch. Each writing
+transaction of the leader begins with an update of the row that names its epoch: after a takeover it
+finds no row and is rolled back, and until its commit the row's lock makes a takeover wait. So a
+scheduler that was stopped and continued, or whose clock is wrong, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from sqlalchemy import ColumnElement, Connection, or_, select, text, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from server.core.context import Context
+from server.core.database.engine import Database, LeadLostError, database_time, reading
+from server.core.database.tables import leaders
+from server.core.database.upsert import insert_absent
+
+logger = logging.getLogger(__name__)
+
+NAME = "scheduler"
+"""Key of the row."""
+LEASE_SECONDS = 3.0
+"""Life of the lead without a renewal: takeover follows within 5 s of the leader's death or stop."""
+RENEW_SECONDS = 0.75
+"""Pause between two renewals: a write each, and three of them may fail."""
+RENEWALS = 40
+"""Renewals without a round or a write in between (30 s): a scheduler that hangs loses the lead."""
+SEEN_SECONDS = 1.0
+"""A standby reads the row every quarter of a second. A longer pause between two reads that succeed
+means that the database did not answer: the leader may have been unable to renew its lead. How long
+such a read takes is no part of the pause, or a slow database would have no takeover at all."""
+SETTLE_SECONDS = 1.5
+"""After such a pause a standby waits so long, in which a living leader renews its lead."""
+IDLE_SECONDS = 2.0
+"""PostgreSQL ends a session that is idle in a transaction of the leader for so long: a process that
+is stopped inside one would keep its locks, the one on the row of the lead among them."""
+
+
+class Leader:
+    """This process's part in the election.
+
+    Rounds run in one thread; another one renews the lead (`renewed`), because a round may compute
+    for longer than a lease lasts.
+    """
+
+    def __init__(
+        self, database: Database, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database = database
+        self._monotonic = monotonic
+        self._holder = f"{socket.gethostname()[:200]}:{os.getpid()}:{os.urandom(4).hex()}"
+        self._epoch: int | None = None
+        self._renewals_left = RENEWALS
+        self._counting = threading.Lock()  # of `_renewals_left`
+        self._seen_at: float | None = None
+        self._settled_at = 0.0
+        self._awaited: int | None = None
+
+    def held(self) -> int | None:
+        """Return the epoch in which this process leads, taking the lead when it is free, or None.
+
+        The epoch of a lead that was lost is returned until a renewal or a write notices the loss.
+        """
+        self._restart_count()
+        if self._epoch is None and self._is_free():
+            self._take()
+        return self._epoch
+
+    def lose(self, epoch: int) -> None:
+        """Stand by, because another scheduler took the lead after this epoch."""
+        if self._epoch == epoch:
+            logger.warning("the lead of epoch %d was taken over; this scheduler stands by", epoch)
+            self._epoch = None
+
+    def hold(self, connection: Connection, epoch: int) -> None:
+        """Renew the lead and keep others from it until the transaction ends.
+
+        Raises:
+            LeadLostError: another process has taken the lead since this epoch.
+        """
+        self._extend(connection, epoch)
+        self._restart_count()
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Renew the lead while the block lasts, then give it back."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._renew, args=(stop,), name="lead", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(timeout=LEASE_SECONDS)  # a database that hangs must not delay the end
+            self.release()
+
+    def release(self) -> None:
+        """Let another one lead at once."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            return
+        try:
+            with _transaction(self._database) as connection:
+                free = update(leaders).where(self._is_mine(epoch))
+                connection.execute(free.values(holder=None, expires_at=None))
+        except SQLAlchemyError:
+            logger.warning("the lead was not given back; it expires", exc_info=True)
+
+    def _is_mine(self, epoch: int) -> ColumnElement[bool]:
+        row = leaders.c
+        return (row.name == NAME) & (row.holder == self._holder) & (row.epoch == epoch)
+
+    def _extend(self, connection: Connection, epoch: int) -> None:
+        expires_at = database_time(connection, plus=LEASE_SECONDS)
+        extended = update(leaders).where(self._is_mine(epoch)).values(expires_at=expires_at)
+        if connection.execute(extended).rowcount == 0:
+            raise LeadLostError(f"the lead of epoch {epoch} is lost")
+
+    def _is_free(self) -> bool:
+        """Return whether the row shows that no scheduler leads."""
+        began = self._monotonic()
+        with self._database.read() as connection:
+            row = connection.execute(
+                select(
+                    leaders.c.holder, leaders.c.epoch, _expired(connection).label("expired")
+                ).where(leaders.c.name == NAME)
+            ).one_or_none()
+        now = self._monotonic()
+        if self._seen_at is not None and began - self._seen_at > SEEN_SECONDS:
+            self._settled_at = now + SETTLE_SECONDS
+        self._seen_at = now
+        if row is None or row.holder is None:
+            return True
+        if self._awaited != row.epoch:
+            self._awaited = row.epoch
+            logger.info("%s leads in epoch %d; this scheduler stands by", row.holder, row.epoch)
+        return bool(row.expired) and now >= self._settled_at
+
+    def _take(self) -> None:
+        with _transaction(self._database) as connection:
+            insert_absent(connection, leaders, [{"name": NAME, "epoch": 0}])
+            free = or_(leaders.c.holder.is_(None), _expired(connection))
+            taken = (
+                update(leaders)
+                .where(leaders.c.name == NAME, free)
+                .values(
+                    holder=self._holder,
+                    epoch=leaders.c.epoch + 1,
+                    expires_at=database_time(connection, plus=LEASE_SECONDS),
+                )
+                .returning(leaders.c.epoch)
+            )
+            epoch = connection.scalar(taken)
+        if epoch is not None:
+            logger.info("this scheduler leads, in epoch %d", epoch)
+            self._epoch = epoch
+
+    def _renew(self, stop: threading.Event) -> None:
+        """Renew the lead until `stop` is set, but no more than `RENEWALS` times a round.
+
+        A failed renewal ends nothing: while the database is away no other scheduler takes the lead.
+        """
+        failed = False
+        while not stop.wait(RENEW_SECONDS):
+            epoch, left = self._epoch, self._renewals_left
+            if epoch is None or left == 0:
+                continue
+            try:
+                with _transaction(self._database) as connection:
+                    self._extend(connection, epoch)
+                failed = False
+                if self._count_renewal(left) == 0:
+                    logger.error("the round hangs; the lead of epoch %d expires", epoch)
+            except LeadLostError:
+                self.lose(epoch)
+            except SQLAlchemyError as error:
+                if not failed:
+                    logger.warning("the lead of epoch %d was not renewed: %s", epoch, error)
+                failed = True
+
+    def _restart_count(self) -> None:
+        with self._counting:
+            self._renewals_left = RENEWALS
+
+    def _count_renewal(self, left: int) -> int:
+        """Count a renewal that began with `left` to go, and return how many are left.
+
+        A round or a write that restarted the count while the renewal waited for the row keeps it.
+        """
+        with self._counting:
+            if self._renewals_left == left:
+                self._renewals_left = left - 1
+            return self._renewals_left
+
+
+class LeaderDatabase(Database):
+    """The database as the leader of one epoch sees it: every write is refused after a takeover."""
+
+    def __init__(self, database: Database, leader: Leader, epoch: int) -> None:
+        self.engine = database.engine
+        self._reading = reading(database.engine)
+        self._plain = database
+        self._leader = leader
+        self._epoch = epoch
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Open a transaction of the leader.
+
+        Raises:
+            LeadLostError: another scheduler leads.
+        """
+        with _transaction(self._plain) as connection:
+            self._leader.hold(connection, self._epoch)
+            yield connection
+
+
+def leading(context: Context, leader: Leader, epoch: int) -> Context:
+    """Return the surroundings in which all that a scheduler does belongs to one epoch."""
+    return replace(context, database=LeaderDatabase(context.database, leader, epoch))
+
+
+@contextmanager
+def _transaction(database: Database) -> Iterator[Connection]:
+    """Open a transaction that locks the row of the lead, and ends when its process is stopped.
+
+    SQLite has no such limit: a process that is stopped inside a transaction holds the database
+    until it continues or ends.
+    """
+    with database.write() as connection:
+        if not database.is_sqlite:
+            limit = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS:g}s'"
+            connection.execute(text(limit))
+        yield connection
+
+
+def _expired(connection: Connection) -> ColumnElement[bool]:
+    """Return the condition that the lead has run out, by the database's clock.
+
+    A time further ahead than a lease lasts was written before that clock was set back.
+    """
+    return or_(
+        leaders.c.expires_at <= database_time(connection),
+        leaders.c.expires_at > database_time(connection, plus=LEASE_SECONDS),
+    )

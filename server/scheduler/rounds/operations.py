@@ -1,0 +1,336 @@
+"""Operations of a round: assign them to nodes, expire their leases, queue scrubs (32-39)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from sqlalchemy import Connection, case, exists, func, or_, select, update
+
+from server.cluster.nodes.capacity import POLLS, read_offers
+from server.cluster.placement.demand import Demand
+from server.cluster.placement.give import QueuedOperation, give
+from server.core.context import Context
+from server.core.database.column_types import StoredRecord
+from server.core.database.rows import OperationHead
+from server.core.database.tables import checkpoints, nodes, operations
+from server.core.errors import ConflictError, NotFoundError, UnreadableError
+from server.core.events.notices import notify_all
+from server.core.events.store import NewEvent
+from server.core.leases import OPERATION_LEASES
+from server.core.lifecycle import move, operation_to
+from server.core.liveness import hearing
+from server.core.subject import SCHEDULER, SCRUBBING, Subject
+from server.jobs.checkpoints.guards import locked_to_stay
+from server.jobs.checkpoints.service import queue_on
+from server.jobs.operations.queries import ARE_OPEN
+from server.jobs.operations.service import (
+    REPEATS,
+    describe,
+    end_operation,
+    identity,
+    lock_job_if_there,
+    repeat_later,
+)
+from server.jobs.protocol_2 import ChoreMessage, lacking
+from server.scheduler.rounds.dispatch import Dispatcher, Message
+from trainyard.protocol.operations import (
+    MAX_TRIES,
+    REPEATED,
+    OperationKind,
+    OperationTask,
+)
+from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
+from trainyard.protocol.states import OperationState
+from trainyard.protocol.worker_messages import PROTOCOL, OperationMessage
+
+logger = logging.getLogger(__name__)
+
+LOOKED_AT = 1000
+"""Queued operations that one round considers."""
+ON_NETWORK = (("network", "true"),)
+"""Label of the nodes that fetch packages."""
+SCRUB_EVERY = timedelta(minutes=1)
+"""Pause between two searches for a checkpoint to scrub."""
+MOST_FAILING_SCRUBS = 20
+"""Scrubs that may wait for their next try before no further checkpoint is chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedOperation(OperationHead):
+    """An operation that has not started."""
+
+    task: StoredRecord[OperationTask]
+    storage: str | None
+    given_at: datetime | None
+    sent_at: datetime | None
+    waiting: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SilentOperation(OperationHead):
+    """An operation whose lease may have run out."""
+
+    heard_at: Annotated[datetime, OPERATION_LEASES.heard_at]
+
+
+class OperationKeeper:
+    """Places operations, expires their leases and queues scrubs, round by round."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._scrubbed_at: datetime | None = None
+
+    def run(self) -> None:
+        """Run one round: expire leases, queue a scrub, send messages."""
+        now = self._context.now()
+        self._judge(now)
+        self._scrub(now)
+        for message in self._give(now):
+            self._dispatcher.send(message)
+
+    def _give(self, now: datetime) -> list[Message]:
+        settings = self._context.settings
+        resend = now - timedelta(seconds=settings.resend_seconds)
+        claim_by = now - timedelta(seconds=settings.claim_seconds)
+        with self._context.database.read() as connection:
+            queue = self._queue(connection, now)
+            if not queue:
+                return []
+            running = connection.scalars(
+                select(operations.c.node).where(operations.c.state == OperationState.RUNNING)
+            )
+            busy, offers = {node for node in running if node}, read_offers(connection)
+            builds = _running_builds(connection)
+        given = [
+            row for row in queue if row.node and row.given_at and claim_by < row.given_at <= now
+        ]
+        waiting, reasons = _wanted(
+            [row for row in queue if row not in given], _built_by([*builds, *given])
+        )
+        placed, why = give(waiting, offers, busy | {row.node for row in given if row.node})
+        reasons |= why
+        for row in given:
+            reasons[row.id] = f"was given to {row.node}, which has not begun it yet"
+        due: list[tuple[UnclaimedOperation, dict[str, Any]]] = [
+            (row, {"node": row.node, "sent_at": now})
+            for row in given
+            if row.sent_at is not None and not resend < row.sent_at <= now
+        ]
+        due += [
+            (row, {"node": placed[row.id], "sent_at": now, "given_at": now})
+            for row in queue
+            if row.id in placed
+        ]
+        unexplained = [row for row in queue if row.id in reasons and row.waiting != reasons[row.id]]
+        if not due and not unexplained:
+            return []
+        with self._context.database.write() as connection:
+            older = nodes.c.protocol < PROTOCOL
+            on_protocol_2 = frozenset(connection.scalars(select(nodes.c.name).where(older)))
+            fetches = nodes.c.inbox == POLLS
+            polling = frozenset(connection.scalars(select(nodes.c.name).where(fetches)))
+            sent = [(r.id, new["node"]) for r, new in due if _mark(connection, r, **new)]
+            self._explain(connection, unexplained, reasons)
+        return [
+            ChoreMessage(chore_id=operation_id, node=node)
+            if node in on_protocol_2
+            else OperationMessage(operation_id=operation_id, node=node)
+            for operation_id, node in sent
+            if node not in polling
+        ]
+
+    def _explain(
+        self,
+        connection: Connection,
+        rows: Sequence[UnclaimedOperation],
+        reasons: Mapping[str, str],
+    ) -> None:
+        """Store changed reasons on the operations, then as notices.
+
+        Both by sorted keys: transactions that lock several rows take them in one order.
+        """
+        stored = [
+            row
+            for row in sorted(rows, key=lambda row: row.id)
+            if _mark(connection, row, waiting=reasons[row.id])
+        ]
+        changed = [
+            (Subject(row.job_id), OperationWaiting(**identity(row), waiting=reasons[row.id]))
+            for row in sorted(stored, key=lambda row: (row.job_id, row.id))
+        ]
+        notify_all(self._context, connection, changed)
+
+    def _queue(self, connection: Connection, now: datetime) -> Sequence[UnclaimedOperation]:
+        """Return what is due: operations that block a job or a person first, scrubs last.
+
+        A pause that is longer than any was stored before a clock was set back: it is over.
+        """
+        latest = now + timedelta(seconds=REPEATS.longest)
+        not_before = operations.c.not_before
+        due = or_(not_before.is_(None), not_before <= now, not_before > latest)
+        kind = operations.c.kind
+        turn = case(
+            *((kind == OperationKind.RECOVER, 0), (kind == OperationKind.BUILD, 0)),
+            (kind == OperationKind.SAMPLE, 1),
+            (kind == OperationKind.SCRUB, 3),
+            else_=2,
+        )
+        waits = operations.c.state == OperationState.QUEUED
+        queued = UnclaimedOperation.select().where(waits, due)
+        return UnclaimedOperation.all(
+            connection, queued.order_by(turn, operations.c.id).limit(LOOKED_AT)
+        )
+
+    def _judge(self, now: datetime) -> None:
+        seconds = self._context.settings.lease_seconds
+        with self._context.database.read() as connection:
+            heard = hearing(connection, now)
+            if heard is None:
+                return
+            expired = OPERATION_LEASES.expired(heard, seconds=seconds)
+            silent = SilentOperation.all(connection, SilentOperation.select().where(expired))
+        for row in silent:
+            self._take_back(row)
+
+    def _take_back(self, row: SilentOperation) -> None:
+        """Queue an operation again whose lease has expired; the third expiry is a failure."""
+        context = self._context
+        with context.database.write() as connection:
+            lock_job_if_there(connection, row.job_id)
+            same = select(operations.c.id).where(OPERATION_LEASES.unheard_since(row))
+            if connection.execute(same.with_for_update()).one_or_none() is None:
+                return  # a report or the end came between the read and the lock
+            reason = f"{row.node} has been silent for {context.settings.lease_seconds:g} s"
+            if row.fence >= MAX_TRIES and row.kind in REPEATED:
+                repeat_later(context, connection, row, reason)
+                return
+            if row.fence >= MAX_TRIES:
+                end_operation(
+                    context,
+                    connection,
+                    row,
+                    OperationState.FAILED,
+                    message=f"{reason}; given up after {row.fence} tries",
+                    actor=SCHEDULER,
+                )
+                return
+            event = NewEvent(
+                OperationQueued(**identity(row), reason=reason),
+                SCHEDULER,
+                Subject(row.job_id, node=row.node),
+                f"{describe(row)} again: {reason}",
+            )
+            given = dict.fromkeys(("node", "sent_at", "given_at", "waiting"))
+            queued = operation_to(row.id, OperationState.QUEUED, **given)
+            move(context, connection, event, queued)
+
+    def _scrub(self, now: datetime) -> None:
+        """Queue a scrub of the checkpoint with the oldest check, one at a time.
+
+        Those that wait after a failure keep no other checkpoint from its turn, unless so many have
+        failed that their storage must be the cause.
+        """
+        days = self._context.settings.scrub_interval_days
+        # A clock that is set back must not end the scrubs.
+        last = self._scrubbed_at
+        if days == 0 or (last is not None and timedelta() <= now - last < SCRUB_EVERY):
+            return
+        self._scrubbed_at = now
+        scrubs = (operations.c.kind == OperationKind.SCRUB, ARE_OPEN)
+        seen_at = func.coalesce(checkpoints.c.checked_at, checkpoints.c.created_at)
+        oldest = (
+            select(checkpoints.c.id)
+            .where(
+                checkpoints.c.deleting_since.is_(None),
+                checkpoints.c.verified.is_not(False),  # a damaged one stays damaged
+                seen_at < now - timedelta(days=days),
+                ~exists().where(operations.c.checkpoint_id == checkpoints.c.id, *scrubs),
+            )
+            .order_by(seen_at, checkpoints.c.id)
+            .limit(1)
+        )
+        fresh = operations.c.failing.is_(None)
+        counted = select(func.count().filter(fresh), func.count().filter(~fresh)).where(*scrubs)
+        context = self._context
+        with context.database.read() as connection:
+            checkpoint_id = connection.scalar(oldest)
+            open_now, failing = connection.execute(counted).one()
+            if checkpoint_id is None or open_now or failing >= MOST_FAILING_SCRUBS:
+                return
+        gone = suppress(NotFoundError, ConflictError)  # between the read and the lock
+        with context.database.write() as connection, gone:
+            job, checkpoint = locked_to_stay(connection, checkpoint_id)
+            reason = f"not looked at for {days:g} days"
+            kind = OperationKind.SCRUB
+            queue_on(context, connection, job, checkpoint, kind, actor=SCRUBBING, reason=reason)
+
+
+def _running_builds(connection: Connection) -> Sequence[UnclaimedOperation]:
+    running = operations.c.state == OperationState.RUNNING
+    builds = UnclaimedOperation.select().where(running, operations.c.kind == OperationKind.BUILD)
+    return UnclaimedOperation.all(connection, builds)
+
+
+def _built_by(rows: Sequence[UnclaimedOperation]) -> set[tuple[str | None, str]]:
+    """Return storage and digest of the environments that some operations build."""
+    found = set()
+    for row in rows:
+        with suppress(UnreadableError):
+            build = row.task.read(f"task of operation {row.id}").build
+            if build is not None:
+                found.add((row.storage, build.digest))
+    return found
+
+
+def _wanted(
+    rows: Sequence[UnclaimedOperation], building: set[tuple[str | None, str]]
+) -> tuple[list[QueuedOperation], dict[str, str]]:
+    """Return what operations need of a node, and why others cannot be given to one, by id.
+
+    Args:
+        rows: queued operations by precedence.
+        building: storage and digest of the environments that nodes build; those of `rows` are
+            added, so that of equal builds one is given at a time.
+    """
+    wanted: list[QueuedOperation] = []
+    reasons: dict[str, str] = {}
+    for row in rows:
+        try:
+            task = row.task.read(f"task of operation {row.id}")
+        except UnreadableError as error:
+            reasons[row.id] = str(error)
+            if row.waiting != str(error):  # once, not in each round
+                logger.error("%s", error)
+            continue
+        if task.build is not None:
+            key = (row.storage, task.build.digest)
+            if key in building:
+                reasons[row.id] = "waits for the build of the same environment for another job"
+                continue
+            building.add(key)
+        demand = Demand(
+            world_size=0,
+            roots=(task.root, *sorted(task.other_roots)),
+            storage=None if row.storage is None else (task.root, row.storage),
+            new_fields=lacking(task),
+            node_selector=ON_NETWORK if task.build is not None else (),
+        )
+        is_scrub = row.kind == OperationKind.SCRUB
+        wanted.append(QueuedOperation(row.id, demand, is_scrub, unclaimed_by=row.node))
+    return wanted, reasons
+
+
+def _mark(connection: Connection, row: UnclaimedOperation, **values: object) -> bool:
+    """Store values of a queued operation; False where a claim or a takeover came first.
+
+    A claim raises the fence, so the comparison also covers one that was taken back since.
+    """
+    unchanged = (operations.c.state == OperationState.QUEUED) & (operations.c.fence == row.fence)
+    stored = update(operations).where(operations.c.id == row.id, unchanged).values(**values)
+    return connection.execute(stored).rowcount == 1

@@ -1,0 +1,371 @@
+"""Placing: the attempts of a round are written, many jobs in one transaction (lifecycle, 6)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_coerce
+
+from server.cluster.nodes.capacity import slot_indices
+from server.cluster.nodes.network import unchecked_nodes
+from server.cluster.placement.demand import Offer
+from server.cluster.placement.pace import pace_digest
+from server.core.context import Context
+from server.core.database.held import of_held
+from server.core.database.rows import LaunchedJob
+from server.core.database.tables import attempt_nodes, attempts, jobs
+from server.core.errors import UnreadableError
+from server.core.events.store import NewEvent
+from server.core.lifecycle import job_to, move, move_jobs
+from server.core.secrets import KeyFileError
+from server.core.subject import SCHEDULER, Subject
+from server.jobs.attempts.earlier_checkpoint import windows_left_out, windows_of_newest
+from server.jobs.attempts.launch import Launch, newest_launch, release_kept, release_spares
+from server.jobs.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
+from server.jobs.jobs.checks import not_allowed
+from server.scheduler.queue.groups import put_off
+from trainyard.base.problems import Problem
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.rest.event_data import JobEnded, Placed
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+from trainyard.protocol.worker_messages import PROTOCOL, LaunchMessage
+from trainyard.run.failures import REMEDIES, FailureReason
+from trainyard.spec.job import JobSpec
+from trainyard.training.data_stream import Windows
+
+PLACEMENT_LOCK = 7_301_004
+PORTS = range(21_000, 29_000)
+"""Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
+Kubernetes to its services (from 30,000) and torchrun to launches by hand (29,500)."""
+
+_LOCK_JOBS = (
+    LaunchedJob.select()
+    .where(jobs.c.id.in_(bindparam("ids", expanding=True)))
+    # By id, as every statement that locks several jobs: no two wait crosswise.
+    .order_by(jobs.c.id)
+    .with_for_update(key_share=True)
+)
+_SHARES_ON = (
+    select(attempt_nodes.c.node, type_coerce(attempt_nodes.c.slots, Text))
+    .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+    .where(attempt_nodes.c.node.in_(bindparam("names", expanding=True)))
+)
+_HELD_ON = of_held(_SHARES_ON)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The slots that a round gives to a job."""
+
+    job_id: str
+    queued_at: datetime | None
+    """Since when it was queued when it was read."""
+    allocation: Sequence[NodeAllocation]
+    """The shares after those of `resources.nodes` are spare nodes."""
+    backfilled_before: str | None = None
+    """Name of the waiting job on whose nodes it starts."""
+    expected_end_at: datetime | None = None
+    """Expected end of the attempt, where that is known."""
+    gives_way: bool = False
+    """Whether it is backfilled on that estimate alone."""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a placement writes."""
+
+    attempt: dict[str, Any]
+    shares: list[dict[str, Any]]
+    job: dict[str, Any]
+    """Columns of the job."""
+    former: Launch | None
+    """The launch whose spare nodes it has kept, where it has."""
+    event: NewEvent
+
+
+@dataclass(frozen=True)
+class _Former:
+    """What new attempts go on from, by job id."""
+
+    newest: Mapping[str, ParentCheckpoint | None]
+    windows: Mapping[str, Windows]
+    """Those that the attempt before left out."""
+
+    @classmethod
+    def read(cls, connection: Connection, job_ids: Collection[str]) -> _Former:
+        """Read it for jobs that ran before."""
+        if not job_ids:
+            return cls({}, {})
+        return cls(newest_of_jobs(connection, job_ids), windows_of_newest(connection, job_ids))
+
+
+def place(
+    context: Context, placements: Sequence[Placement], offers: Sequence[Offer]
+) -> list[LaunchMessage]:
+    """Write the attempts of some jobs, and return their messages.
+
+    A job that changed since it was read, or one of whose slots is held by now, is left out. One
+    that cannot be read, or whose environment cannot be decrypted, leaves the queue for a while, so
+    that it keeps no slots from others.
+
+    Args:
+        context: the server's surroundings.
+        placements: the slots of each job; no slot is in two of them.
+        offers: the nodes, as they were read.
+    """
+    by_job = {each.job_id: each for each in placements}
+    by_name = {offer.node: offer for offer in offers}
+    with context.database.write() as connection:
+        lock_placement(context, connection)
+        rows = LaunchedJob.all(connection, _LOCK_JOBS, {"ids": list(by_job)})
+        names = {share.node for each in placements for share in each.allocation}
+        held = held_on(connection, names, but_for=[job.id for job in rows if job.spare_slots])
+        former = _Former.read(connection, [job.id for job in rows if job.attempt > 0])
+        starts: list[_Start] = []
+        unreadable: list[tuple[LaunchedJob, str]] = []
+        refused: list[tuple[LaunchedJob, list[Problem]]] = []
+        for job in rows:  # all is read before the first write
+            placement = by_job[job.id]
+            if job.state != JobState.QUEUED or job.queued_at != placement.queued_at:
+                continue
+            if not held.isdisjoint(_slots(placement)):
+                continue
+            try:
+                # Of a job that was stored when the server allowed more.
+                problems = not_allowed(context, context.secrets.restore(job.spec, job.env))
+                if problems:
+                    refused.append((job, problems))
+                else:
+                    starts.append(_start(context, connection, job, placement, by_name, former))
+            except (KeyFileError, UnreadableError) as error:
+                unreadable.append((job, error.detail))
+        _order_checks(context, connection, starts, by_name)
+        put_off(context, connection, [(job.id, job.queued_at, why) for job, why in unreadable])
+        for job, problems in refused:
+            _end_not_allowed(context, connection, job, problems)
+        if starts:
+            _write(context, connection, starts)
+    return [
+        LaunchMessage(attempt_id=share["attempt_id"], node=share["node"])
+        for start in starts
+        for share in start.shares
+        if share["spare_since"] is None and not by_name[share["node"]].polls
+    ]
+
+
+def _write(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
+    """Write attempts with their shares, and the moves of their jobs."""
+    for start in starts:
+        if start.former is not None:
+            release_spares(context, connection, start.former)
+    connection.execute(insert(attempts), [start.attempt for start in starts])
+    shares = [share for start in starts for share in start.shares]
+    connection.execute(insert(attempt_nodes), shares)
+    changed, events = [start.job for start in starts], [start.event for start in starts]
+    move_jobs(context, connection, JobState.STARTING, changed, events)
+
+
+def rendezvous_port(attempt_id: str) -> int:
+    """Return the port at which the nodes of an attempt meet, the same for each of them."""
+    digest = hashlib.sha256(attempt_id.encode()).digest()
+    return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
+
+
+def lock_placement(context: Context, connection: Connection) -> None:
+    """Serialize placements, also those that hold no lead.
+
+    Taken before the job's lock, in every placement, so that the two locks have one order.
+    """
+    if not context.database.is_sqlite:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
+
+
+def held_on(
+    connection: Connection, names: Collection[str], *, but_for: Collection[str] = ()
+) -> set[tuple[str, int]]:
+    """Return the slots that are held on some nodes.
+
+    Args:
+        connection: a transaction.
+        names: the nodes.
+        but_for: jobs whose kept slots do not count, as they are placed on these (lifecycle, 54).
+    """
+    shares = _HELD_ON
+    if but_for:  # hardly ever: the common statement is built once
+        kept = attempt_nodes.c.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
+        shares = of_held(_SHARES_ON.where(~(kept & attempts.c.job_id.in_(but_for))))
+    rows = connection.execute(shares, {"names": list(names)}).all()
+    return {(node, slot) for node, slots in rows for slot in slot_indices(slots)}
+
+
+def _order_checks(
+    context: Context, connection: Connection, starts: Sequence[_Start], offers: Mapping[str, Offer]
+) -> None:
+    """Have the attempts check their network of which a node was not checked for a day.
+
+    Decided once for all nodes of an attempt: ranks that differ would wait for each other for ever.
+    """
+    names_of = [
+        [share["node"] for share in start.shares if share["spare_since"] is None]
+        for start in starts
+    ]
+    named = {name for names in names_of if len(names) > 1 for name in names}
+    unchecked = unchecked_nodes(connection, named, context.now())
+    for start, names in zip(starts, names_of, strict=True):
+        able = len(names) > 1 and all(offers[name].protocol == PROTOCOL for name in names)
+        start.attempt["check_network"] = able and not unchecked.isdisjoint(names)
+
+
+def _slots(placement: Placement) -> set[tuple[str, int]]:
+    return {(share.node, slot) for share in placement.allocation for slot in share.slots}
+
+
+def _end_not_allowed(
+    context: Context, connection: Connection, job: LaunchedJob, problems: Sequence[Problem]
+) -> None:
+    release_kept(context, connection, job)
+    reason = FailureReason.NOT_ALLOWED
+    what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
+    why = f"{reason}: {what}. {REMEDIES[reason].text}"
+    event = NewEvent(
+        JobEnded(state=JobState.FAILED, reason=why),
+        SCHEDULER,
+        Subject(job.id),
+        f"{job.name} {JobState.FAILED}: {why}",
+    )
+    move(
+        context,
+        connection,
+        event,
+        job_to(
+            job.id,
+            JobState.FAILED,
+            ended_at=context.now(),
+            pending=None,
+            not_before=None,
+            reason=why,
+        ),
+    )
+
+
+def _start(
+    context: Context,
+    connection: Connection,
+    job: LaunchedJob,
+    placement: Placement,
+    offers: Mapping[str, Offer],
+    former: _Former,
+) -> _Start:
+    """Return the attempt, its nodes and the job's move; nothing is written."""
+    pending = job.pending
+    assert pending is not None, "a queued job has a launch"
+    spec = pending.overrides.apply_but_schedule(job.spec)
+    layout = spec.layout_name(pending.layout)
+    newest = former.newest.get(job.id)
+    parent = parent_of_launch(
+        connection, job.id, pending, forked_from=job.forked_from, newest=newest
+    )
+    windows = windows_left_out(connection, pending, parent.id, former.windows.get(job.id, ()))
+    first = offers[placement.allocation[0].node]
+    ranks = placement.allocation[: spec.resources.nodes]
+    spares = placement.allocation[len(ranks) :]
+    bound = spec.resources.max_runtime_seconds
+    now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
+    attempt = {
+        "id": attempt_id,
+        "job_id": job.id,
+        "number": number,
+        "cause": pending.cause.value,
+        "actor": pending.actor,
+        "state": AttemptState.PLACED.value,
+        "desired": DesiredState.RUN.value,
+        "layout": pending.layout,
+        "device": first.device,
+        "overrides": pending.overrides,
+        "micro_batch_size": spec.training.micro_batch_size,
+        "parent_checkpoint_id": parent.id,
+        "start_step": parent.step,
+        "allow_code_change": pending.allow_code_change,
+        "parent_named": _is_named(pending),
+        "skip": windows,
+        "last_step": parent.step,
+        "rendezvous_port": rendezvous_port(attempt_id),
+        "check_network": False,
+        "pace_digest": _pace_digest(job, spec),
+        "expected_end_at": placement.expected_end_at,
+        "gives_way": placement.gives_way,
+        "runs_until": None if bound is None else now + timedelta(seconds=bound),
+        "created_at": now,
+    }
+    shares = [
+        {
+            "attempt_id": attempt_id,
+            "node": share.node,
+            "node_rank": share.node_rank,
+            "slots": share.slots,
+            "state": state.value,
+            "sent_at": None if state == AttemptNodeState.SPARE else now,
+            "spare_since": now if state == AttemptNodeState.SPARE else None,
+        }
+        for state, part in ((AttemptNodeState.PLACED, ranks), (AttemptNodeState.SPARE, spares))
+        for share in part
+    ]
+    values = {
+        "id": job.id,
+        "pending": None,
+        "reason": None,
+        "not_before": None,
+        "desired": DesiredState.RUN.value,
+        "attempt": number,
+        "world_size": pending.layout.world_size,
+        "min_world_size": spec.resources.min_world_size,
+        "max_world_size": spec.resources.max_world_size,
+        "spare_nodes": spec.resources.spare_nodes,
+        "spare_slots": sum(len(share.slots) for share in spares),
+        "layout": layout,
+        "storage": first.roots.get(spec.checkpoint.root),
+        "started_at": job.started_at or now,
+        "progress": Progress(step=parent.step, steps=spec.total_steps),
+    }
+    nodes, reserved = (tuple(share.node for share in part) for part in (ranks, spares))
+    event = NewEvent(
+        Placed(
+            layout=layout,
+            nodes=nodes,
+            spares=reserved,
+            parent_checkpoint_id=parent.id,
+            start_step=parent.step,
+            backfilled_before=placement.backfilled_before,
+        ),
+        SCHEDULER,
+        Subject(job.id, attempt=number),
+        f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}"
+        + (f", with {', '.join(reserved)} in reserve" if reserved else "")
+        + (f", backfilled before {before}" if (before := placement.backfilled_before) else ""),
+    )
+    keeps = newest_launch(connection, job.id) if job.spare_slots else None
+    return _Start(attempt, shares, values, keeps, event)
+
+
+def _pace_digest(job: LaunchedJob, spec: JobSpec) -> str:
+    """Return what the pace follows from; that of the submitted spec is stored with the job."""
+    if job.pace_digest is not None and spec is job.spec:
+        return job.pace_digest
+    return pace_digest(spec)
+
+
+def _is_named(pending: PendingLaunch) -> bool:
+    """Return whether a person chose the checkpoint; a rollback's is chosen by the server."""
+    by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY
+    return pending.parent_named or by_a_person

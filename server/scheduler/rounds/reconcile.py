@@ -1,0 +1,363 @@
+"""The reconciler: expired leases, lost nodes, unclaimed launches (docs/lifecycle.md, 7-16).
+
+Time counts only while an API server is up to accept reports: a silence begins at the last sign of
+life or at the start of the servers' uptime, whichever is later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Table, func, select, tuple_, update
+
+from server.cluster.nodes.capacity import POLLS
+from server.cluster.nodes.workers import HEARTBEATS_MISSED
+from server.cluster.projects.quotas import read_quotas
+from server.cluster.projects.usage import ReadUsage, read_usage
+from server.core.context import Context
+from server.core.database.column_types import StoredRecord
+from server.core.database.rows import TypedRow
+from server.core.database.slot_tables import HOLDS_SLOTS
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.errors import UnreadableError
+from server.core.events.store import NewEvent, append_event
+from server.core.isolation import Isolation
+from server.core.leases import NODE_LEASES, SKEW, Hearing
+from server.core.lifecycle import lock_job
+from server.core.liveness import hearing
+from server.core.subject import SCHEDULER, Subject
+from server.jobs.attempts.finish import end_nodes, lose_node
+from server.jobs.attempts.retry_policy import NodeEnd
+from server.scheduler.elastic.jobs import can_continue
+from server.scheduler.rounds.dispatch import EXPIRES_SECONDS, Dispatcher
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.event_data import Unreachable
+from trainyard.protocol.rest.nodes import NodeOffline
+from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
+from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.spec.job import JobSpec
+from trainyard.spec.sections.retry import RetrySection
+
+logger = logging.getLogger(__name__)
+
+FAILED_PAUSE = timedelta(seconds=30)
+"""Pause after which an attempt whose turn failed has another one."""
+LONGEST_RESEND_PAUSE = timedelta(seconds=EXPIRES_SECONDS)
+"""Longest pause before an unclaimed launch is sent again: then the former message has expired."""
+TRY_WITHOUT_EVERY = timedelta(seconds=5)
+"""Pause between two looks whether an elastic job fits without its silent nodes: each look tries its
+sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilentShare(TypedRow):
+    """A claimed share whose lease may have run out."""
+
+    table: ClassVar[Table] = attempt_nodes
+    attempt_id: str
+    node: str
+    heard_at: Annotated[datetime, NODE_LEASES.heard_at]
+    unreachable_since: datetime | None
+    lost_at: datetime | None
+    job_id: Annotated[str, attempts.c.job_id]
+    number: Annotated[int, attempts.c.number]
+    overrides: Annotated[StoredRecord[Overrides], attempts.c.overrides]
+    spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedShare(TypedRow):
+    """A share that its node has not claimed."""
+
+    table: ClassVar[Table] = attempt_nodes
+    attempt_id: str
+    node: str
+    sent_at: datetime | None
+    polls: Annotated[bool, nodes.c.inbox == POLLS]
+    job_id: Annotated[str, attempts.c.job_id]
+    created_at: Annotated[datetime, attempts.c.created_at]
+
+
+class Reconciler:
+    """Compares rows with signs of life and repairs the difference, round by round."""
+
+    def __init__(
+        self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage
+    ) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._usage = usage
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+        self._fits_nowhere: dict[str, datetime] = {}  # attempt -> time of the last look
+
+    def run(self) -> None:
+        """Run one round; it does nothing while no API server is up."""
+        now, settings = self._context.now(), self._context.settings
+        share, attempt = attempt_nodes.c, attempts.c
+        with self._context.database.read() as connection:
+            heard = hearing(connection, now)
+            if heard is None:
+                return
+            silent = SilentShare.all(
+                connection,
+                SilentShare.select()
+                .join(attempts, attempt.id == share.attempt_id)
+                .join(jobs, jobs.c.id == attempt.job_id)
+                .where(NODE_LEASES.expired(heard, seconds=settings.lease_seconds)),
+            )
+            unclaimed = UnclaimedShare.all(
+                connection,
+                UnclaimedShare.select()
+                .join(attempts, attempt.id == share.attempt_id)
+                .join(nodes, nodes.c.name == share.node)
+                .where(share.state == AttemptNodeState.PLACED),
+            )
+            heartbeats = HEARTBEATS_MISSED * settings.heartbeat_seconds
+            offline = connection.scalars(
+                select(nodes.c.name).where(
+                    nodes.c.offline_since.is_(None),
+                    heard.is_silent(nodes.c.heartbeat_at, seconds=heartbeats),
+                )
+            ).all()
+        if offline:
+            self._mark_offline(offline)
+        still_silent = {found.attempt_id for found in silent}
+        self._fits_nowhere = {
+            attempt_id: at
+            for attempt_id, at in self._fits_nowhere.items()
+            if attempt_id in still_silent
+        }
+        left_out = self._isolation.left_out()
+        for found in silent:
+            if found.attempt_id not in left_out:
+                with self._isolation.turn(found.attempt_id, f"attempt {found.attempt_id}"):
+                    self._expire(found, heard)
+        late = self._late(unclaimed, heard)
+        for attempt_id in dict.fromkeys(found.attempt_id for found in late):
+            if attempt_id not in left_out:
+                with self._isolation.turn(attempt_id, f"attempt {attempt_id}"):
+                    self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
+        self._send_again([found for found in unclaimed if found not in late], heard)
+
+    def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
+        """Return the unclaimed shares whose time to claim has run out.
+
+        That time counts only while an API server is up and, for nodes that take messages from it,
+        while the broker accepts them.
+        """
+        accepts_since = self._dispatcher.up_since
+        claim_by = heard.now - timedelta(seconds=self._context.settings.claim_seconds)
+        able = [s for s in unclaimed if s.polls or accepts_since is not None]
+        latest = heard.now + SKEW  # what is later was stored before a clock was set back
+
+        def waits_since(share: UnclaimedShare) -> datetime:
+            began = (share.created_at, None if share.polls else accepts_since)
+            return max([heard.up_since, *(at for at in began if at and at <= latest)])
+
+        return [share for share in able if waits_since(share) <= claim_by]
+
+    def _mark_offline(self, names: Sequence[str]) -> None:
+        context = self._context
+        gone = nodes.c.name.in_(names) & nodes.c.offline_since.is_(None)
+        with context.database.write() as connection:
+            # By name, as every statement that locks several nodes: no two wait crosswise.
+            locked = select(nodes.c.name).where(gone).order_by(nodes.c.name)
+            marked = connection.scalars(locked.with_for_update(key_share=True)).all()
+            marks = update(nodes).where(nodes.c.name.in_(marked))
+            connection.execute(marks.values(offline_since=context.now()))
+            for name in marked:
+                event = NewEvent(
+                    NodeOffline(), SCHEDULER, Subject(node=name), f"the worker of {name} is silent"
+                )
+                append_event(context, connection, event)
+
+    def _expire(self, share: SilentShare, heard: Hearing) -> None:
+        """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`.
+
+        An elastic job, and one with spare nodes, continues without it after `shrink_after_seconds`.
+        """
+        silence = heard.silence(share.heard_at)
+        spec = _effective_spec(share)
+        retry = RetrySection() if spec is None else spec.retry
+        if silence >= timedelta(seconds=retry.node_lost_after_seconds):
+            self._end_lost(share, silence)
+        elif share.unreachable_since is None:
+            self._mark_unreachable(share, silence)
+        elif spec is not None and share.lost_at is None and spec.resources.continues_without_node:
+            limit = spec.resources.shrink_after_seconds or 0.0  # the lease has run out already
+            if silence >= timedelta(seconds=limit):
+                self._continue_without(share, silence)
+
+    def _mark_unreachable(self, share: SilentShare, silence: timedelta) -> None:
+        context = self._context
+        with context.database.write() as connection:
+            lock_job(connection, share.job_id)
+            marked = connection.execute(
+                update(attempt_nodes)
+                .where(NODE_LEASES.unheard_since(share))
+                .values(unreachable_since=context.now())
+            )
+            if marked.rowcount == 1:
+                event = NewEvent(
+                    Unreachable(),
+                    SCHEDULER,
+                    Subject(share.job_id, attempt=share.number, node=share.node),
+                    f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
+                    "its ranks may still run",
+                )
+                append_event(context, connection, event)
+
+    def _continue_without(self, share: SilentShare, silence: timedelta) -> None:
+        context, attempt_id, now = self._context, share.attempt_id, self._context.now()
+        looked_at = self._fits_nowhere.get(attempt_id)
+        if looked_at is not None and timedelta() <= now - looked_at < TRY_WITHOUT_EVERY:
+            return
+        with context.database.read() as connection:
+            quotas = read_quotas(connection, now, usage=self._usage)
+            if not can_continue(connection, share.job_id, attempt_id, quotas):
+                self._fits_nowhere[attempt_id] = now
+                return
+        with context.database.write() as connection:
+            lock_job(connection, share.job_id)
+            silent = select(attempt_nodes.c.lost_at).where(NODE_LEASES.unheard_since(share))
+            row = connection.execute(silent).one_or_none()
+            if row is None or row.lost_at is not None:
+                return  # a report or the end came between the read and the lock
+            failure = _lost(share, silence)
+            lose_node(context, connection, attempt_id, failure, actor=SCHEDULER)
+
+    def _end_lost(self, share: SilentShare, silence: timedelta) -> None:
+        context = self._context
+        failure = _lost(share, silence)
+        with context.database.write() as connection:
+            lock_job(connection, share.job_id)
+            silent = select(attempt_nodes.c.node).where(NODE_LEASES.unheard_since(share))
+            if connection.execute(silent).one_or_none() is None:
+                return  # a report or the end came between the read and the lock
+            end = NodeEnd(share.node, AttemptOutcome.FAILED, failure)
+            end_nodes(context, connection, share.attempt_id, [end], actor=SCHEDULER)
+
+    def _give_up(self, attempt_id: str, shares: Sequence[UnclaimedShare]) -> None:
+        """End the shares of an attempt that were not claimed in time."""
+        context = self._context
+        with context.database.write() as connection:
+            lock_job(connection, shares[0].job_id)
+            still = connection.scalars(
+                select(attempt_nodes.c.node).where(
+                    attempt_nodes.c.attempt_id == attempt_id,
+                    attempt_nodes.c.node.in_([share.node for share in shares]),
+                    attempt_nodes.c.state == AttemptNodeState.PLACED,
+                )
+            ).all()
+            seconds = context.settings.claim_seconds
+            ends = [
+                NodeEnd(
+                    node,
+                    AttemptOutcome.FAILED,
+                    Failure(
+                        reason=FailureReason.LAUNCH_ERROR,
+                        message=f"{node} did not claim the attempt within {seconds:g} s; does its "
+                        "worker take messages?",
+                        node=node,
+                        node_at_fault=True,
+                    ),
+                )
+                for node in still
+            ]
+            if ends:
+                end_nodes(context, connection, attempt_id, ends, actor=SCHEDULER)
+
+    def _send_again(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> None:
+        now = heard.now
+        waiting = [
+            (share, share.sent_at)
+            for share in unclaimed
+            if share.sent_at is not None
+            and not share.polls
+            and not timedelta() <= now - share.sent_at < self._pause(share, share.sent_at, heard)
+        ]
+        if not waiting:
+            return
+        reached = self._reached({share.node for share, _ in waiting}, now)
+        due = [
+            (share.attempt_id, share.node)
+            for share, sent_at in waiting
+            if not self._is_before(share.node, sent_at, reached, now)
+        ]
+        if not due:
+            return
+        key = tuple_(attempt_nodes.c.attempt_id, attempt_nodes.c.node)
+        with self._context.database.write() as connection:
+            marked = connection.execute(
+                update(attempt_nodes)
+                .where(key.in_(due), attempt_nodes.c.state == AttemptNodeState.PLACED)
+                .values(sent_at=now)
+                .returning(attempt_nodes.c.attempt_id, attempt_nodes.c.node)
+            ).all()
+        for row in marked:
+            self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
+
+    def _reached(self, names: Collection[str], now: datetime) -> dict[str, datetime]:
+        """Return for each of these nodes that claims at present when its message was sent."""
+        share = attempt_nodes.c
+        lately = now - timedelta(seconds=self._context.settings.resend_seconds)
+        query = (
+            select(share.node, func.max(share.sent_at))
+            .where(HOLDS_SLOTS, share.node.in_(names), share.claimed_at > lately)
+            .group_by(share.node)
+        )
+        with self._context.database.read() as connection:
+            return {node: sent_at for node, sent_at in connection.execute(query) if sent_at}
+
+    def _is_before(
+        self, node: str, sent_at: datetime, reached: Mapping[str, datetime], now: datetime
+    ) -> bool:
+        """Return whether a node takes messages that were sent before this one, in their order.
+
+        Then it is likely to take this one too, and another one would add a refused claim to those
+        for which the API has no time. A message of which a later one was claimed is lost, and so
+        may be those that were sent before the broker came up.
+        """
+        accepts_since = self._dispatcher.up_since
+        if node not in reached or accepts_since is None or sent_at < accepts_since:
+            return False
+        return reached[node] <= sent_at and now - sent_at < LONGEST_RESEND_PAUSE
+
+    def _pause(self, share: UnclaimedShare, sent_at: datetime, heard: Hearing) -> timedelta:
+        """Return the pause after the last message of a share: 5 s at first, then 10, 20, 40, 60.
+
+        A message may be lost, but far more often its node is busy: each further message costs a
+        claim that is refused. The pause is what the share had waited when the message was sent, and
+        `resend_seconds`, so that it doubles. What was sent before the broker or the servers came up
+        was most likely lost, so the pauses begin anew then.
+        """
+        shortest = timedelta(seconds=self._context.settings.resend_seconds)
+        accepts_since = self._dispatcher.up_since
+        if accepts_since is None:
+            return shortest
+        waited = sent_at - max(share.created_at, heard.up_since, accepts_since)
+        return min(shortest + max(waited, timedelta()), max(LONGEST_RESEND_PAUSE, shortest))
+
+
+def _lost(share: SilentShare, silence: timedelta) -> Failure:
+    return Failure(
+        reason=FailureReason.NODE_LOST,
+        message=f"{share.node} has been silent for {silence.total_seconds():.0f} s",
+        node=share.node,
+    )
+
+
+def _effective_spec(share: SilentShare) -> JobSpec | None:
+    """Return the spec with the attempt's overrides; None where one of them cannot be read."""
+    try:
+        overrides = share.overrides.read(f"overrides of attempt {share.attempt_id}")
+        return overrides.apply(share.spec.read(f"spec of job {share.job_id}"))
+    except UnreadableError as error:
+        if share.unreachable_since is None:  # once, not in each round
+            logger.error("%s", error)
+        return None

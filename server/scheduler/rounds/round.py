@@ -1,0 +1,223 @@
+"""The placement round: reads the queue, decides, writes the attempts, then sends messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+from sqlalchemy.exc import OperationalError
+
+from server.cluster.nodes.capacity import CapacityReader
+from server.cluster.placement.decide import decide
+from server.cluster.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
+from server.cluster.placement.quotas import Quota
+from server.cluster.projects.quotas import read_quotas
+from server.cluster.projects.usage import ReadUsage, read_usage
+from server.core.context import Context
+from server.core.database.engine import LeadLostError
+from server.scheduler.queue.groups import enter_groups, learn_durations, put_off
+from server.scheduler.queue.heads import explain, note_turn, read_heads, tagged
+from server.scheduler.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
+from server.scheduler.rounds.awaited_operations import held_back
+from server.scheduler.rounds.dispatch import Dispatcher
+from server.scheduler.rounds.placements import Placement, place
+from server.scheduler.rounds.victims import order_to_leave
+from trainyard.protocol.worker_messages import LaunchMessage
+
+logger = logging.getLogger(__name__)
+
+DECIDE_AGAIN_AFTER = timedelta(seconds=10)
+"""Pause after which rounds that placed nothing are made again though nothing changed but time."""
+LEARNED_AT_ONCE = 100
+"""Waiting jobs without an expected duration that get one when an attempt like theirs has ended."""
+LEARN_EVERY = timedelta(seconds=1)
+"""Pause between two looks at what has ended."""
+LEARN_SINCE = timedelta(seconds=30)
+"""How far back a look goes: an end is committed a while after its time."""
+PLACED_TOGETHER = 50
+"""Jobs that are placed in one transaction, some milliseconds each: it locks their rows."""
+_PAST = datetime.min.replace(tzinfo=UTC)
+
+
+class Placer:
+    """Places queued jobs, round by round."""
+
+    def __init__(
+        self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage
+    ) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._usage = usage
+        self._capacity = CapacityReader()
+        self.queue = SchedulingQueue()
+        self.over_quota: Collection[str] = ()
+        """Ids of the jobs that wait because of a quota, of the last round that decided."""
+        # Rounds placed nothing: the next cannot either once they have considered all demands while
+        # groups, offers and quotas are equal, until time has passed: expected ends change, and
+        # attempts may be preempted.
+        self._state: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
+        self._considered: set[str] = set()
+        self._hopeless_since = _PAST
+        self._waiting: Sequence[GroupedJob] = ()
+        self._learned_at = _PAST
+        self._victims: Mapping[str, Sequence[Holding]] = {}
+        self._soon_since: Mapping[str, datetime] = {}
+
+    def run(self) -> int:
+        """Place what can be placed, store why the rest waits, and return how many were placed."""
+        context = self._context
+        try:
+            new, now = enter_groups(context, without=held_back(context)), context.now()
+        except Exception:
+            self.queue.clear()  # it is not known which jobs have entered
+            raise
+        learned = self._learned(now)
+        self.queue.enter([*new, *learned])
+        with context.database.read() as connection:
+            sizes = group_sizes(connection)
+            if not sizes:
+                return 0
+            capacity = self._capacity.read(connection, now)
+            offers = capacity.offers
+            quotas = read_quotas(connection, now, usage=self._usage)
+            state = (sizes, offers, quotas)
+            if state != self._state:
+                self._state, self._considered, self._hopeless_since = state, set(), _PAST
+            # A clock that is set back must not put the next decision off.
+            if timedelta() <= now - self._hopeless_since < DECIDE_AGAIN_AFTER and not (
+                new or learned
+            ):
+                return 0
+            free = sum(len(offer.free) for offer in offers)
+            heads = read_heads(
+                connection, self.queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
+            )
+        queue, holdings = tagged(self.queue, heads, holdings=self._doubted(capacity.holdings, now))
+        settings = context.settings
+        decisions = decide(
+            queue,
+            offers,
+            holdings=holdings,
+            now=now,
+            preempt_after=timedelta(seconds=settings.preempt_after_seconds)
+            if settings.preemption
+            else None,
+            cut=heads.cut,
+            complete=heads.complete,
+            quotas=quotas,
+        )
+        placements = [
+            Placement(
+                row.id,
+                row.queued_at,
+                decisions.placed[row.id],
+                backfilled_before=decisions.backfilled.get(row.id),
+                expected_end_at=decisions.expected_ends.get(row.id),
+                gives_way=row.id in decisions.giving_way,
+            )
+            for row in heads.rows
+            if row.id in decisions.placed
+        ]
+        for first in range(0, len(placements), PLACED_TOGETHER):
+            together = placements[first : first + PLACED_TOGETHER]
+            for message in self._place(together, offers):  # committed: a claim finds its attempt
+                self._dispatcher.send(message)
+        self.queue.leave(decisions.placed)
+        explain(context, heads, decisions.waiting, new=new)
+        self._victims, self.over_quota = decisions.victims, decisions.over_quota
+        note_turn(self.queue, heads, decisions)
+        self._waiting = [row for row in heads.rows if row.id in decisions.waiting]
+        self._considered.update(row.shape for row in heads.rows)
+        if decisions.placed:
+            self._state = None
+        elif self._considered >= heads.demands:
+            self._considered, self._hopeless_since = set(), now
+        return len(decisions.placed)
+
+    def _learned(self, now: datetime) -> Sequence[str]:
+        """Store what attempts that have ended show of jobs that wait, and return the jobs' ids."""
+        if timedelta() <= now - self._learned_at < LEARN_EVERY:
+            return ()
+        self._learned_at = now
+        unpaced = (
+            (row.id, row.pace_digest)
+            for row in self._waiting
+            if row.pace_digest is not None and row.lasts_seconds is None and not row.attempt
+        )
+        waiting = dict(islice(unpaced, LEARNED_AT_ONCE))
+        return learn_durations(self._context, waiting, since=now - LEARN_SINCE)
+
+    def _place(
+        self, placements: Sequence[Placement], offers: Sequence[Offer]
+    ) -> list[LaunchMessage]:
+        """Place jobs together; where that fails, each alone, so that one keeps no other waiting.
+
+        One that fails alone leaves the queue for a while: it keeps no slots from the others.
+
+        Raises:
+            LeadLostError, OperationalError: no other job could be placed either.
+        """
+        try:
+            return place(self._context, placements, offers)
+        except (LeadLostError, OperationalError):
+            raise
+        except Exception as error:
+            if len(placements) == 1:
+                (failed,) = placements
+                logger.exception("job %s could not be placed", failed.job_id)
+                why = f"its placement failed ({type(error).__name__}): see the scheduler's log"
+                with self._context.database.write() as connection:
+                    put_off(self._context, connection, [(failed.job_id, failed.queued_at, why)])
+                return []
+            logger.warning("%d jobs are placed one by one", len(placements), exc_info=True)
+        return [message for each in placements for message in self._place([each], offers)]
+
+    def _doubted(self, holdings: Sequence[Holding], now: datetime) -> Sequence[Holding]:
+        """Return holdings without the expected ends that have been close for too long.
+
+        Ranks report the pace that gives them, and the last save may hang. An attempt that is
+        expected to end soon is not preempted, so it would keep its slots for ever. One that has
+        the order to leave stays as it is: the time of that order bounds how long it counts as gone.
+        """
+        close = {
+            each.attempt_id
+            for each in holdings
+            if each.first_step_at is not None  # it may still be ordered to leave
+            and each.ends_at is not None
+            and each.ends_at <= now + LEAVES_WITHIN
+        }
+        if not close and not self._soon_since:
+            return holdings
+        # The first time stays, also if the expected end moves away and back; after a clock that is
+        # set back it is the present one.
+        self._soon_since = {
+            each.attempt_id: min(self._soon_since.get(each.attempt_id, now), now)
+            for each in holdings
+            if each.attempt_id in close or each.attempt_id in self._soon_since
+        }
+
+        def is_doubted(each: Holding) -> bool:
+            # What overtook others on an estimate keeps none of them waiting for a wrong one.
+            allowed = OVERDUE_AFTER if each.overtook_at is None else LEAVES_WITHIN
+            return each.attempt_id in close and self._soon_since[each.attempt_id] <= now - allowed
+
+        return [replace(each, ends_at=None) if is_doubted(each) else each for each in holdings]
+
+    def preempt(self) -> int:
+        """Order attempts to leave as the round decided, and return how many were ordered.
+
+        A part of its own, after elastic jobs that wait got a size that fits: these need no victims.
+        """
+        victims, self._victims = self._victims, {}
+        ordered = 0
+        for job_id, holdings in victims.items():
+            try:
+                ordered += order_to_leave(self._context, job_id, holdings)
+            except (LeadLostError, OperationalError):
+                raise
+            except Exception:  # an error of one job must not keep the others from their slots
+                logger.exception("no attempt could be ordered to leave for job %s", job_id)
+        return ordered

@@ -1,0 +1,312 @@
+"""Spare nodes: they take the place of lost nodes, and are reserved anew (lifecycle, 54-55)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import groupby
+from time import perf_counter
+from typing import Annotated, Any, ClassVar
+
+from sqlalchemy import Connection, Select, Table, func, insert, or_, select, update
+
+from server.cluster.nodes.capacity import TAKES_JOBS, read_offers
+from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.fit import allocate, groups
+from server.cluster.placement.quotas import Quota
+from server.cluster.projects.quotas import read_quotas
+from server.cluster.projects.usage import ReadUsage, read_usage
+from server.core.context import Context
+from server.core.database.held import HOLDS
+from server.core.database.rows import TypedRow
+from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.isolation import Isolation
+from server.core.lifecycle import lock_job
+from server.jobs.attempts.launch import Launch, newest_launch, release_spares
+from server.scheduler.elastic import steps
+from server.scheduler.elastic.growth import Room, read_room
+from server.scheduler.elastic.steps import Rotation, Steps
+from server.scheduler.queue.groups import NewJob, demand_of, demand_of_new
+from server.scheduler.rounds.awaited_operations import held_back
+from server.scheduler.rounds.dispatch import Dispatcher
+from server.scheduler.rounds.placements import Placement, held_on, lock_placement, place
+from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
+from trainyard.run.failures import FailureReason
+
+LOOK_EVERY = timedelta(seconds=5)
+"""Pause between two searches for nodes that could be reserved."""
+FAILED_PAUSE = timedelta(seconds=30)
+"""Pause after which a job whose turn failed has another one."""
+
+
+_ENDED = attempts.c.state == AttemptState.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Spare(TypedRow):
+    """A spare node of an attempt that has ended, or one that is of no use."""
+
+    table: ClassVar[Table] = attempt_nodes
+    node: str
+    slots: list[int]
+    job_id: Annotated[str, attempts.c.job_id]
+    of_ended: Annotated[bool, _ENDED]
+    """Whether the attempt has ended."""
+    takes_jobs: Annotated[bool, TAKES_JOBS]
+    withheld: Annotated[dict[str, str], nodes.c.withheld]
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether ranks could start on its slots."""
+        return self.takes_jobs and self.withheld.keys().isdisjoint(map(str, self.slots))
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What decides in one round whether jobs are placed on the slots that they keep."""
+
+    searched: Collection[str] = ()
+    """Jobs that wait for a search for commits."""
+    offers: Sequence[Offer] = ()
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    """The quota of each project that has one."""
+
+
+class SpareKeeper:
+    """Places jobs that lost a node on their spare ones, and keeps spare nodes reserved."""
+
+    def __init__(
+        self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage
+    ) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._usage = usage
+        self._steps = Steps(self._reserve_missing, clock=context.now, every=LOOK_EVERY)
+        self._rotation = Rotation()
+        self._ticks = 0
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+
+    def run(self) -> int:
+        """Replace what was lost, and return the number of jobs that were placed.
+
+        Before the round of placement: the slots that such a job keeps are free for it alone.
+        """
+        self._ticks += 1
+        ends_at = perf_counter() + steps.SECONDS_A_TICK
+        with self._context.database.read() as connection:
+            spares = Spare.all(connection, _concerned())
+        round_ = self._read_round() if spares and spares[0].of_ended else _Round()
+        placed, left_out = 0, self._isolation.left_out()
+        for job_id, of_job in groupby(spares, key=lambda spare: spare.job_id):
+            if job_id not in left_out:
+                with self._isolation.turn(job_id, f"the spare nodes of job {job_id}"):
+                    placed += self._keep(job_id, [*of_job], round_)
+            if perf_counter() >= ends_at:
+                break  # the next round reads what is left
+        self._steps.run()
+        return placed
+
+    def _read_round(self) -> _Round:
+        searched = held_back(self._context)
+        with self._context.database.read() as connection:
+            offers = read_offers(connection)
+            quotas = read_quotas(connection, self._context.now(), usage=self._usage)
+        return _Round(searched, offers, quotas)
+
+    def _keep(self, job_id: str, spares: Sequence[Spare], round_: _Round) -> int:
+        """Release the spares of a job that are of no use; return 1 where it was placed on them.
+
+        Args:
+            job_id: the job.
+            spares: all of an attempt that has ended, else those that may be of no use.
+            round_: what the round has read.
+        """
+        if not spares[0].of_ended:
+            useless = [spare.node for spare in spares if not spare.is_usable]
+            if useless:
+                self._release(job_id, useless)
+            return 0
+        if job_id in round_.searched:
+            return 0
+        with self._isolation.turn(job_id, f"the lost node of job {job_id}"):
+            if self._replace(job_id, round_, spare_nodes=len(spares)):
+                return 1
+        self._release(job_id)  # the queue has it from now on, also after an error
+        return 0
+
+    def _release(self, job_id: str, names: Collection[str] | None = None) -> None:
+        with self._context.database.write() as connection:
+            lock_job(connection, job_id)
+            launch = newest_launch(connection, job_id)
+            release_spares(self._context, connection, launch, nodes=names)
+
+    def _replace(self, job_id: str, round_: _Round, *, spare_nodes: int) -> bool:
+        """Place a job on the slots that it keeps, and return whether that was possible.
+
+        Args:
+            job_id: the job.
+            round_: what the round has read.
+            spare_nodes: most spare nodes that the next attempt has.
+        """
+        with self._context.database.read() as connection:
+            row = NewJob.one_or_none(connection, NewJob.select().where(jobs.c.id == job_id))
+            if row is None:
+                return False
+            demand = demand_of_new(row)
+            sound, kept = _kept(connection, job_id, round_.offers)
+        if round_.quotas.get(row.project, Quota()).is_exceeded:  # what it keeps is held already
+            return False
+        sizes = [replace(demand, spare_nodes=count) for count in range(spare_nodes, -1, -1)]
+        allocations = (allocate(size, offers) for offers in (sound, kept) for size in sizes)
+        found = next(filter(None, allocations), None)
+        if found is None:
+            return False
+        messages = place(self._context, [Placement(job_id, row.queued_at, found)], kept)
+        for message in messages:
+            self._dispatcher.send(message)
+        return bool(messages)
+
+    def _reserve_missing(self) -> Iterator[int]:
+        """Reserve free nodes for some attempts that have fewer spares than their spec names."""
+        now = self._context.now()
+        left_out = self._isolation.left_out()
+        with self._context.database.read() as connection:
+            job_ids = [each for each in connection.scalars(_lacking()) if each not in left_out]
+            room = read_room(connection, now, self._usage) if job_ids else None
+        tick = self._ticks
+        for job_id in self._rotation.next(job_ids):
+            if room is None or not any(offer.free for offer in room.offers):
+                return
+            with self._isolation.turn(job_id, f"the search for a spare node of job {job_id}"):
+                with self._context.database.read() as connection:
+                    launch = newest_launch(connection, job_id)
+                    row = _spare_share(launch, room)
+                    if row is not None and tick != self._ticks:  # other jobs may need it by now
+                        room = read_room(connection, self._context.now(), self._usage)
+                        tick = self._ticks
+                        row = None if room is None else _spare_share(launch, room)
+                if room is not None and row is not None:
+                    room = self._reserve(launch, row, room)
+            yield 0
+
+    def _reserve(self, launch: Launch, row: Mapping[str, Any], room: Room) -> Room:
+        """Reserve one more node for a job, unless it changed, and return what is left.
+
+        Args:
+            launch: the newest launch of the job.
+            row: the share of the node.
+            room: what was free in this tick.
+        """
+        context, job_id = self._context, launch.job.id
+        node, slots = row["node"], row["slots"]
+        with context.database.write() as connection:
+            lock_placement(context, connection)
+            lock_job(connection, job_id)
+            attempt = newest_launch(connection, job_id).attempt
+            runs = (launch.attempt.id, AttemptState.RUNNING, DesiredState.RUN)
+            if (attempt.id, attempt.state, attempt.desired) != runs:
+                return room
+            if not held_on(connection, [node]).isdisjoint((node, slot) for slot in slots):
+                return room
+            since = {"spare_since": context.now()}
+            connection.execute(insert(attempt_nodes).values({**row, **since}))
+            more = jobs.c.spare_slots + len(slots)
+            connection.execute(update(jobs).where(jobs.c.id == job_id).values(spare_slots=more))
+        return room.without(node, project=launch.job.project, slots=len(slots))
+
+
+def spare_among(
+    demand: Demand, offers: Sequence[Offer], *, share: int, used: Collection[str]
+) -> Offer | None:
+    """Return the node with the fewest free slots that could stand in for any of an attempt.
+
+    Args:
+        demand: what the attempt needs.
+        offers: the nodes.
+        share: slots of each node of the attempt.
+        used: nodes of the attempt; the spare one has their kind of slot, fabric and storage.
+    """
+    spanned = groups(demand, offers)
+    group = next((each for each in spanned if any(offer.node in used for offer in each)), [])
+    able = [offer for offer in group if offer.node not in used and len(offer.free) >= share]
+    return min(able, key=lambda offer: offer.by_free, default=None)
+
+
+def _concerned() -> Select[Any]:
+    """Return the query of the spares of attempts that have ended, then those that may be of no use.
+
+    In most rounds there is none.
+    """
+    share = attempt_nodes.c
+    return (
+        Spare.select()
+        .join(attempts, attempts.c.id == share.attempt_id)
+        .join(jobs, (jobs.c.id == attempts.c.job_id) & (jobs.c.attempt == attempts.c.number))
+        .join(nodes, nodes.c.name == share.node)
+        .where(
+            HOLDS,
+            jobs.c.spare_slots > 0,
+            share.state == AttemptNodeState.SPARE,
+            or_(_ENDED, ~TAKES_JOBS, nodes.c.withheld != {}),
+        )
+        .order_by(_ENDED.desc(), attempts.c.job_id, share.node_rank)
+    )
+
+
+def _lacking() -> Select[str]:
+    """Return the query of running jobs with fewer spare nodes than they name, by priority."""
+    share = attempt_nodes.c
+    present = select(func.count()).where(
+        share.attempt_id == attempts.c.id, share.state == AttemptNodeState.SPARE
+    )
+    return (
+        select(jobs.c.id)
+        .join(attempts, (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt))
+        .where(
+            jobs.c.state == JobState.RUNNING,
+            jobs.c.desired == DesiredState.RUN,
+            jobs.c.spare_nodes > present.scalar_subquery(),
+        )
+        .order_by(jobs.c.priority.desc(), jobs.c.id)
+    )
+
+
+def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
+    """Return the share of a spare node that a job may reserve, within the quota of its project."""
+    job, attempt, share = launch.job, launch.attempt, len(launch.nodes[0].slots)
+    if share > room.left(job.project):
+        return None
+    demand = demand_of(job.spec, attempt.overrides, attempt.layout, bound=job.storage)
+    shares = [*launch.nodes, *launch.spares]
+    used = {each.node for each in shares}
+    found = spare_among(demand, room.offers, share=share, used=used)
+    if found is None:
+        return None
+    return {
+        "attempt_id": attempt.id,
+        "node": found.node,
+        "node_rank": max(each.node_rank for each in shares) + 1,
+        "slots": found.free[:share],
+        "state": AttemptNodeState.SPARE.value,
+    }
+
+
+def _kept(
+    connection: Connection, job_id: str, offers: Sequence[Offer]
+) -> tuple[list[Offer], list[Offer]]:
+    """Return the nodes with the slots that a queued job keeps since its attempt lost a node.
+
+    First without the lost ones, one of which may be online again, then all.
+    """
+    launch = newest_launch(connection, job_id)
+    ended = [share for share in launch.nodes if share.state == AttemptNodeState.ENDED]
+    slots = {share.node: share.slots for share in (*ended, *launch.spares)}
+    kept = [
+        replace(offer, free=tuple(slot for slot in slots[offer.node] if slot in offer.indices))
+        for offer in offers
+        if offer.node in slots
+    ]
+    failures = {share.node: share.failure for share in ended if share.failure is not None}
+    lost = {node for node, each in failures.items() if each.reason == FailureReason.NODE_LOST}
+    return [offer for offer in kept if offer.node not in lost], kept

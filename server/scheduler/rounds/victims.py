@@ -1,0 +1,58 @@
+"""Preemption: attempts save and leave for a waiting job of higher priority (lifecycle, 53)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import select
+
+from server.cluster.placement.demand import Holding
+from server.core.context import Context
+from server.core.database.tables import jobs
+from server.core.lifecycle import lock_job
+from server.core.subject import SCHEDULER
+from server.jobs.attempts.finish import preempt
+from trainyard.protocol.states import JobState
+from trainyard.spec.sections.resources import priority_words
+
+
+def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) -> int:
+    """Order attempts to save and leave for a job that waits; return their number.
+
+    All of them leave, or none: the slots of some of them do not suffice. None leaves when the job
+    has left the queue or its group, because it may need other slots then, or when the job of one of
+    them has its priority by now, unless that one overtook it on an estimate alone.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job that waits.
+        victims: what the attempts hold.
+
+    Raises:
+        NotFoundError: the job of one of them was deleted.
+    """
+    leaving = sorted(victims, key=lambda victim: victim.job_id)
+    victim_ids = [victim.job_id for victim in leaving]
+    with context.database.write() as connection:
+        for victim_id in victim_ids:  # all locks of jobs before the first event
+            lock_job(connection, victim_id)
+        row = select(*(jobs.c.name, jobs.c.state, jobs.c.demand, jobs.c.priority, jobs.c.queued_at))
+        waits = connection.execute(row.where(jobs.c.id == job_id)).one_or_none()
+        if waits is None or waits.state != JobState.QUEUED or waits.demand is None:
+            return 0
+        query = select(jobs.c.id, jobs.c.priority).where(jobs.c.id.in_(victim_ids))
+        priorities = {row.id: row.priority for row in connection.execute(query)}
+        overtook = {each.job_id for each in leaving if each.overtook(waits.queued_at)}
+        for victim in leaving:
+            # The round compared all else that the order of the queue follows from.
+            most = waits.priority - 1
+            if victim.job_id in overtook:
+                most = min(victim.priority, waits.priority)
+            if priorities.get(victim.job_id, most) > most:
+                return 0
+        for_priority = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
+        for_head = f"gives way to {waits.name}, which was ahead of it"
+        for victim in leaving:
+            because = for_head if victim.job_id in overtook else for_priority
+            preempt(context, connection, victim.attempt_id, actor=SCHEDULER, because=because)
+    return len(leaving)

@@ -1,0 +1,20 @@
+"""`/jobs/{id}/advice`: what slows a job."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from server.api.auth.dependencies import person
+from server.api.http.dependencies import ServerContext
+from server.api.http.path_params import JobId
+from server.api.http.responses import reply
+from server.telemetry.advice.observed import advice
+from trainyard.protocol.goodput import AdviceView
+
+router = APIRouter(tags=["goodput"], dependencies=[person])
+
+
+@router.get("/jobs/{job_id}/advice", response_model=AdviceView, summary="What slows a job")
+def read_advice(context: ServerContext, job_id: JobId) -> Response:
+    """Return what slows a job by its own records, each with evidence, a remedy and its gain."""
+    return reply(advice(context, job_id))

@@ -1,0 +1,118 @@
+"""Deletes contents of artifacts that no row names, a bounded part in each transaction.
+
+A content is released first: it then belongs to no job, and counts for no quota. A deleted job
+releases its contents by the foreign key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, or_, select, update
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import artifact_blocks, artifact_contents, artifacts
+from server.core.database.tables import attempt_nodes, attempts
+from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES
+from trainyard.protocol.states import AttemptNodeState
+
+UPLOAD = timedelta(hours=1)
+"""Time without a block after which an upload that did not complete is released; so long after the
+end of an attempt no report names a content."""
+KEPT = timedelta(days=1)
+"""Time after which a content that no artifact names is released."""
+BLOCKS_AT_ONCE = 8
+"""Blocks that a transaction deletes: other writers of SQLite wait for it."""
+CONTENTS_AT_ONCE = 500
+TRANSACTIONS = 16
+"""Most transactions of one round."""
+LOOKED_AT = 1000
+"""Contents that a round looks at."""
+
+
+class ContentCleaner:
+    """Looks at the contents of all jobs in turn, a part in each round."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._last = ""
+
+    def clean(self) -> None:
+        """Release what no row will name, then delete what is released."""
+        self._release_unnamed()
+        for _ in range(TRANSACTIONS):
+            if not delete_released(self._context):
+                return
+
+    def _release_unnamed(self) -> None:
+        contents = artifact_contents.c
+        turn = select(contents.id).where(contents.id > self._last, contents.job_id.is_not(None))
+        over = is_over(self._context.now())
+        looked_at = turn.order_by(contents.id).limit(LOOKED_AT).subquery()
+        query = select(contents.id).where(contents.id.in_(select(looked_at.c.id)), over)
+        with self._context.database.read() as connection:
+            ids = connection.scalars(query).all()
+            last = turn.order_by(contents.id).offset(LOOKED_AT - 1).limit(1)
+            self._last = connection.scalar(last) or ""  # then from the first one again
+        if not ids:
+            return
+        with self._context.database.write() as connection:
+            # Locked, then looked at again: a report that names one at this moment keeps it.
+            lock = select(contents.id).where(contents.id.in_(ids)).with_for_update(skip_locked=True)
+            release(connection, contents.id.in_(connection.scalars(lock).all()) & over)
+
+
+def is_over(now: datetime) -> ColumnElement[bool]:
+    """Return the condition of contents that no report will name, and no upload will complete."""
+    contents = artifact_contents.c
+    named = exists().where(artifacts.c.content_id == contents.id)
+    may_report = exists().where(
+        attempts.c.job_id == contents.job_id,
+        attempts.c.created_at <= contents.touched_at,
+        attempt_nodes.c.attempt_id == attempts.c.id,
+        or_(attempt_nodes.c.state != AttemptNodeState.ENDED, attempts.c.ended_at > now - UPLOAD),
+    )
+    whole = and_(contents.complete, contents.touched_at < now - KEPT, ~named, ~may_report)
+    return or_(whole, ~contents.complete & (contents.touched_at < now - UPLOAD))
+
+
+def release(connection: Connection, condition: ColumnElement[bool]) -> int:
+    """Take contents from their jobs; return how many. They are deleted later."""
+    released = update(artifact_contents).where(condition).values(job_id=None)
+    return connection.execute(released).rowcount
+
+
+def delete_released(context: Context) -> bool:
+    """Delete at most `BLOCKS_AT_ONCE` of what is released; return whether there was any."""
+    contents = artifact_contents.c
+    query = select(contents.id, contents.stored).where(contents.job_id.is_(None))
+    query = query.order_by(contents.id).limit(CONTENTS_AT_ONCE)
+    with context.database.write() as connection:
+        rows = connection.execute(query.with_for_update(skip_locked=True)).all()
+        whole: list[str] = []
+        left = BLOCKS_AT_ONCE
+        for row in rows:
+            left -= -(-row.stored // BLOCK_BYTES)
+            if left < 0:
+                break
+            whole.append(row.id)
+        if whole:
+            _delete_whole(connection, whole)
+        elif rows:
+            _shorten(connection, rows[0].id, rows[0].stored)
+    return bool(rows)
+
+
+def _delete_whole(connection: Connection, ids: Collection[str]) -> None:
+    connection.execute(delete(artifact_contents).where(artifact_contents.c.id.in_(ids)))
+
+
+def _shorten(connection: Connection, content_id: str, stored: int) -> None:
+    """Delete the last blocks of a content."""
+    kept = -(-stored // BLOCK_BYTES) - BLOCKS_AT_ONCE
+    blocks = artifact_blocks.c
+    last = (blocks.content_id == content_id) & (blocks.number >= kept)
+    connection.execute(delete(artifact_blocks).where(last))
+    shorter = update(artifact_contents).where(artifact_contents.c.id == content_id)
+    connection.execute(shorter.values(stored=kept * BLOCK_BYTES))

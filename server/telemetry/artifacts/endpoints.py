@@ -1,0 +1,145 @@
+"""`/jobs/{id}/artifacts` for people and `/workers/attempts/{id}/artifacts` for supervisors."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from server.api.auth.dependencies import AttemptTokenHash, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import JobId
+from server.api.http.responses import reply
+from server.core.database.metric_and_log_tables import artifact_blocks
+from server.core.errors import InvalidRequestError
+from server.jobs.attempts.service import ReportedShare, authenticate_share
+from server.telemetry.artifacts.store import list_artifacts, read_artifact
+from server.telemetry.artifacts.uploads import store_block
+from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.job_artifacts.messages import ARTIFACT_DIGEST, BLOCK_BYTES, UploadReply
+from trainyard.protocol.job_artifacts.views import ArtifactView
+from trainyard.protocol.rest.common import Page
+from trainyard.run.artifacts.artifact_records import LONGEST_NAME, MAX_FILE_BYTES
+
+OCTETS = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+SAFE_HEADERS = {
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # Content never changes under its id; only the browser of the person keeps it.
+    "Cache-Control": "private, max-age=31536000, immutable",
+}
+
+router = APIRouter(tags=["artifacts"], dependencies=[person])
+worker_router = APIRouter(prefix="/workers", tags=["workers"])
+
+AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
+ArtifactId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the artifact.")]
+Digest = Annotated[str, Path(pattern=ARTIFACT_DIGEST, description="SHA-256 of the content.")]
+Kind = Annotated[str, Field(min_length=1, max_length=64)]
+Offset = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Where the body begins.")]
+Size = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Bytes of the whole content.")]
+
+
+@router.get(
+    "/jobs/{job_id}/artifacts",
+    response_model=Page[ArtifactView],
+    summary="Images, histograms and files of a job",
+)
+def get_artifacts(
+    context: ServerContext,
+    job_id: JobId,
+    page: Annotated[PageRequest[str], Depends(page_by("artifacts", str))],
+    kind: Annotated[
+        str | None,
+        Query(min_length=1, max_length=64, description="Only this kind, such as `image`."),
+    ] = None,
+    without: Annotated[
+        tuple[Kind, ...], Query(max_length=8, description="None of these kinds.")
+    ] = (),
+    name: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=LONGEST_NAME,
+            description="Only those of this name, and those below it as a folder.",
+        ),
+    ] = None,
+) -> Response:
+    """List artifacts, the newest first; histograms are part of the list."""
+    views = list_artifacts(
+        context,
+        job_id,
+        kind=kind,
+        without=without,
+        name=name,
+        after=page.after,
+        limit=page.limit,
+    )
+    shown, next_page_token = page.cut(views, lambda view: view.id)
+    return reply(Page[ArtifactView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/jobs/{job_id}/artifacts/{artifact_id}/content",
+    response_class=Response,
+    responses={200: {"content": OCTETS}},
+    summary="Content of an image or a file",
+)
+def get_content(context: ServerContext, job_id: JobId, artifact_id: ArtifactId) -> Response:
+    """Return the bytes; images have their type, and anything else is a download."""
+    found = read_artifact(context, job_id, artifact_id)
+    assert found.content_id is not None
+    headers = {
+        **SAFE_HEADERS,
+        "Content-Length": str(found.size),
+        "Content-Disposition": _disposition(found.name, shown=found.image_type is not None),
+    }
+    blocks = context.database.blocks(artifact_blocks, found.content_id)
+    return StreamingResponse(blocks, media_type=found.media_type, headers=headers)
+
+
+def _share(
+    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
+) -> ReportedShare:
+    return authenticate_share(context, attempt_id, token_hash)
+
+
+@worker_router.put(
+    "/attempts/{attempt_id}/artifacts/{digest}",
+    response_model=UploadReply,
+    openapi_extra={"requestBody": {"required": True, "content": OCTETS}},
+    summary="A block of the content of an artifact",
+)
+async def upload_block(
+    request: Request,
+    context: ServerContext,
+    share: Annotated[ReportedShare, Depends(_share)],
+    digest: Digest,
+    offset: Offset,
+    size: Size,
+) -> Response:
+    """Store a block of at most 1 MiB once; the answer names where to continue."""
+    block = bytearray()
+    async for part in request.stream():
+        block += part
+        if len(block) > BLOCK_BYTES:
+            raise InvalidRequestError.at("", f"the body has more than {BLOCK_BYTES:,} bytes")
+    stored = await run_in_threadpool(
+        store_block, context, share, digest, offset=offset, size=size, block=bytes(block)
+    )
+    return reply(stored)
+
+
+def _disposition(name: str, *, shown: bool) -> str:
+    """Return the header that names the file: plain ASCII, and the name itself encoded."""
+    last = name.rpartition("/")[2]
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", last)
+    kind = "inline" if shown else "attachment"
+    return f"{kind}; filename=\"{plain}\"; filename*=UTF-8''{quote(last, safe='')}"

@@ -1,0 +1,207 @@
+"""Artifacts of jobs: stored with reports, listed, and given out by their id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from sqlalchemy import Connection, Table, func, insert, or_, select
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import artifact_contents, artifacts
+from server.core.database.rows import TypedRow
+from server.core.errors import NotFoundError
+from server.core.lifecycle import check_job
+from server.jobs.attempts.service import ReportedShare
+from trainyard.protocol.job_artifacts.events import ArtifactGroup, ArtifactsStored, OutputDropped
+from trainyard.protocol.job_artifacts.views import ArtifactView, HistogramView
+from trainyard.run.artifacts.artifact_records import (
+    FILE,
+    HISTOGRAM,
+    IMAGE,
+    ArtifactLine,
+    DropReason,
+)
+from trainyard.run.record_base import to_plain
+
+MAX_ARTIFACTS = 20_000
+"""Most artifacts of a job."""
+OCTETS = "application/octet-stream"
+GROUPS: Mapping[str, ArtifactGroup] = {IMAGE: "image", HISTOGRAM: "histogram"}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedArtifact(TypedRow):
+    """An artifact as the list shows it."""
+
+    table: ClassVar[Table] = artifacts
+    id: str
+    attempt: int
+    process: int | None
+    kind: str
+    name: str
+    step: int | None
+    caption: str
+    time: float
+    content_id: str | None
+    histogram: dict[str, Any] | None
+    size: Annotated[int | None, artifact_contents.c.size]
+    digest: Annotated[str | None, artifact_contents.c.digest]
+    image_type: Annotated[str | None, artifact_contents.c.media_type]
+
+    @property
+    def media_type(self) -> str | None:
+        """Type of the content."""
+        return None if self.content_id is None else self.image_type or OCTETS
+
+    def view(self) -> ArtifactView:
+        """Return it for people."""
+        shape = None if self.histogram is None else HistogramView(**self.histogram)
+        values = self.values_for(ArtifactView) | {"histogram": shape}
+        return ArtifactView(**values)
+
+
+@dataclass(frozen=True)
+class StoredArtifacts:
+    """What became of the lines of a report."""
+
+    notices: tuple[ArtifactsStored, ...]
+    """How many are stored, of each group that has any."""
+    dropped: tuple[OutputDropped, ...]
+    """What was dropped, by the supervisor or here, in order."""
+
+
+_LISTED = ListedArtifact.select().outerjoin(
+    artifact_contents, artifact_contents.c.id == artifacts.c.content_id
+)
+
+
+def store_artifacts(
+    context: Context, connection: Connection, share: ReportedShare, lines: Sequence[ArtifactLine]
+) -> StoredArtifacts:
+    """Store the artifacts that a supervisor names, whose content the server has.
+
+    An image whose content is of another type becomes a file.
+    """
+    mine = artifacts.c.job_id == share.job_id
+    number = connection.scalar(select(func.count()).select_from(artifacts).where(mine)) or 0
+    contents = _contents(connection, share.job_id, lines)
+    rows: list[dict[str, Any]] = []
+    dropped: list[OutputDropped] = []
+    for line in lines:
+        record = line.record
+        if record is None:
+            lost_by = line.dropped or "disk_full"
+            dropped.append(OutputDropped(what="logs", reason=lost_by, first=None))
+            continue
+        reason: DropReason | None = line.dropped
+        found = contents.get(line.digest or "")
+        if reason is None and found is None and record.histogram is None:
+            reason = "unreadable"
+        if reason is None and number + len(rows) >= MAX_ARTIFACTS:
+            reason = "too_many"
+        if reason is not None:
+            dropped.append(OutputDropped(what="artifacts", reason=reason, first=record.name))
+            continue
+        is_other = record.kind == IMAGE and (found is None or found[1] is None)
+        histogram = None if record.histogram is None else to_plain(record.histogram)
+        rows.append(
+            {
+                "job_id": share.job_id,
+                "attempt": share.number,
+                "process": None if line.process < 0 else line.process,
+                "kind": FILE if is_other else record.kind,
+                "name": record.name,
+                "step": record.step,
+                "caption": record.caption,
+                "time": record.time,
+                "content_id": None if found is None else found[0],
+                "histogram": histogram,
+            }
+        )
+    if rows:
+        # Of one millisecond, in the order in which they were logged.
+        ids = sorted(context.new_id() for _ in rows)
+        rows = [{"id": each, **row} for each, row in zip(ids, rows, strict=True)]
+        connection.execute(insert(artifacts), rows)
+    groups = Counter(GROUPS.get(row["kind"], "files") for row in rows)
+    notices = (ArtifactsStored(count=n, group=group) for group, n in groups.items())
+    return StoredArtifacts(tuple(notices), tuple(dropped))
+
+
+def list_artifacts(
+    context: Context,
+    job_id: str,
+    *,
+    kind: str | None,
+    without: Sequence[str] = (),
+    name: str | None,
+    after: str | None,
+    limit: int,
+) -> list[ArtifactView]:
+    """Return artifacts of a job, the newest first.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job.
+        kind: only this one.
+        without: none of these kinds.
+        name: only this one, and those below it as a folder.
+        after: id of the last one of the page before.
+        limit: most rows.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    query = _LISTED.where(artifacts.c.job_id == job_id)
+    if kind is not None:
+        query = query.where(artifacts.c.kind == kind)
+    if without:
+        query = query.where(artifacts.c.kind.not_in(without))
+    if name is not None:
+        below = artifacts.c.name.startswith(f"{name}/", autoescape=True)
+        query = query.where(or_(artifacts.c.name == name, below))
+    if after is not None:
+        query = query.where(artifacts.c.id < after)
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        rows = ListedArtifact.all(connection, query.order_by(artifacts.c.id.desc()).limit(limit))
+    return [row.view() for row in rows]
+
+
+def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArtifact:
+    """Return an artifact that has content.
+
+    Raises:
+        NotFoundError: there is none of this id in the job, or it is a histogram.
+    """
+    mine = artifacts.c.job_id == job_id, artifacts.c.id == artifact_id
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        found = ListedArtifact.one_or_none(connection, _LISTED.where(*mine))
+    if found is None or found.content_id is None:
+        raise NotFoundError(
+            f"the job has no artifact {artifact_id} with content; a histogram is in the list"
+        )
+    return found
+
+
+def _contents(
+    connection: Connection, job_id: str, lines: Sequence[ArtifactLine]
+) -> dict[str, tuple[str, str | None]]:
+    """Return id and image type of each content that lines name and the server has."""
+    digests = sorted({line.digest for line in lines if line.digest is not None})
+    found: dict[str, tuple[str, str | None]] = {}
+    for start in range(0, len(digests), 500):  # SQLite has a limit of parameters
+        query = select(
+            artifact_contents.c.digest, artifact_contents.c.id, artifact_contents.c.media_type
+        ).where(
+            artifact_contents.c.job_id == job_id,
+            artifact_contents.c.complete,
+            artifact_contents.c.digest.in_(digests[start : start + 500]),
+        )
+        locked = query.with_for_update(read=True, key_share=True)  # none is released meanwhile
+        found |= {row.digest: (row.id, row.media_type) for row in connection.execute(locked)}
+    return found

@@ -1,0 +1,168 @@
+"""Content of artifacts in the database: written block by block, each job's apart from others'."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlalchemy import Connection, Table, func, insert, select, update
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import artifact_blocks, artifact_contents
+from server.core.database.rows import TypedRow
+from server.core.database.upsert import insert_absent
+from server.core.errors import ConflictError, InvalidRequestError
+from server.core.lifecycle import lock_job
+from server.jobs.attempts.service import ReportedShare
+from server.telemetry.artifacts.cleaning import UPLOAD, release
+from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES, UploadReply
+from trainyard.protocol.states import AttemptNodeState
+from trainyard.run.artifacts.artifact_records import DropReason
+from trainyard.run.artifacts.images import SNIFFED_BYTES, media_type
+
+MAX_CONTENTS = 20_000
+"""Most contents of a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content(TypedRow):
+    """The content of an artifact, without its bytes."""
+
+    table: ClassVar[Table] = artifact_contents
+    id: str
+    size: int
+    stored: int
+    complete: bool
+
+
+def store_block(
+    context: Context, share: ReportedShare, digest: str, *, offset: int, size: int, block: bytes
+) -> UploadReply:
+    """Store a block of a content, unless it is stored; the reply names where to continue.
+
+    A job never gets the content of another one by its digest: each has its own. A content whose
+    blocks are all stored is completed by a repeat of any block: the server may have stopped before.
+
+    Args:
+        context: the server's surroundings.
+        share: the share on which the token was accepted.
+        digest: SHA-256 of the whole content.
+        offset: where the block begins.
+        size: bytes of the whole content.
+        block: `BLOCK_BYTES`, or the rest of the content.
+
+    Raises:
+        ConflictError: the share has ended or is lost: no report names its artifacts any more.
+        InvalidRequestError: offset, size and block do not go together.
+        NotFoundError: the job has been deleted.
+    """
+    if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
+        raise ConflictError("the share is over: its artifacts are dropped")
+    if offset % BLOCK_BYTES or len(block) != min(BLOCK_BYTES, max(size - offset, 0)):
+        raise InvalidRequestError.at(
+            "",
+            f"{len(block):,} bytes at offset={offset} of size={size}: legal are blocks of "
+            f"{BLOCK_BYTES:,} bytes, of which the last one has the rest",
+        )
+    with context.database.write() as connection:
+        found = _find(connection, share.job_id, digest)
+        if found is None:
+            refused = _begin(context, connection, share.job_id, digest, size)
+            if refused is not None:
+                return UploadReply(stored=0, refused=refused)
+            found = _find(connection, share.job_id, digest)
+        assert found is not None
+        if found.size != size:
+            raise InvalidRequestError.at("query/size", f"size={size} is not {found.size} as before")
+        if found.complete:
+            _touch(context, connection, found.id)  # a report names it soon
+            return UploadReply(stored=size)
+        stored = _grow(context, connection, found, offset, block)
+        if stored < size:
+            return UploadReply(stored=stored)
+    return _complete(context, found.id, digest, size)
+
+
+def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
+    query = Content.select().where(
+        artifact_contents.c.job_id == job_id, artifact_contents.c.digest == digest
+    )
+    return Content.one_or_none(connection, query)
+
+
+def _begin(
+    context: Context, connection: Connection, job_id: str, digest: str, size: int
+) -> DropReason | None:
+    """Insert a content without bytes, unless there is one; return why there is no room for it.
+
+    Raises:
+        NotFoundError: the job has been deleted.
+    """
+    lock_job(connection, job_id)  # the quota counts what others have begun at the same time
+    if _find(connection, job_id, digest) is not None:
+        return None
+    now = context.now()
+    mine = artifact_contents.c.job_id == job_id
+    cut_off = ~artifact_contents.c.complete & (artifact_contents.c.touched_at < now - UPLOAD)
+    release(connection, mine & cut_off)
+    if size > context.settings.artifact_file_bytes:
+        return "too_large"
+    used = select(func.count(), func.coalesce(func.sum(artifact_contents.c.size), 0)).where(mine)
+    number, total = connection.execute(used).one()
+    if number >= MAX_CONTENTS:
+        return "too_many"
+    if total + size > context.settings.artifact_quota_bytes:
+        return "quota"
+    row = {
+        "id": context.new_id(),
+        "job_id": job_id,
+        "digest": digest,
+        "size": size,
+        "stored": 0,
+        "complete": False,
+        "touched_at": now,
+    }
+    insert_absent(connection, artifact_contents, [row])
+    return None
+
+
+def _touch(context: Context, connection: Connection, content_id: str) -> None:
+    touched = update(artifact_contents).where(artifact_contents.c.id == content_id)
+    connection.execute(touched.values(touched_at=context.now()))
+
+
+def _grow(
+    context: Context, connection: Connection, found: Content, offset: int, block: bytes
+) -> int:
+    """Store a block if it is the next one; return the bytes from which the upload continues."""
+    if offset != found.stored or found.stored == found.size:
+        return found.stored
+    stored = offset + len(block)
+    mine = (artifact_contents.c.id == found.id) & artifact_contents.c.job_id.is_not(None)
+    grown = update(artifact_contents).where(
+        mine, artifact_contents.c.stored == offset, ~artifact_contents.c.complete
+    )
+    values = {"stored": stored, "touched_at": context.now()}
+    if not connection.execute(grown.values(values)).rowcount:  # another upload was faster
+        return 0
+    row = {"content_id": found.id, "number": offset // BLOCK_BYTES, "content": block}
+    connection.execute(insert(artifact_blocks).values(row))
+    return stored
+
+
+def _complete(context: Context, content_id: str, digest: str, size: int) -> UploadReply:
+    """Compare the digest of all blocks; what has another one is released."""
+    sha256, first = hashlib.sha256(), b""
+    for block in context.database.blocks(artifact_blocks, content_id):
+        first = first or block[:SNIFFED_BYTES]
+        sha256.update(block)
+    mine = (artifact_contents.c.id == content_id) & artifact_contents.c.job_id.is_not(None)
+    with context.database.write() as connection:
+        if f"sha256:{sha256.hexdigest()}" != digest:
+            release(connection, mine & ~artifact_contents.c.complete)
+            return UploadReply(stored=0, refused="unreadable")
+        whole = {"complete": True, "media_type": media_type(first)}
+        if not connection.execute(update(artifact_contents).where(mine).values(whole)).rowcount:
+            return UploadReply(stored=0)  # it was deleted meanwhile
+    return UploadReply(stored=size)

@@ -1,0 +1,22 @@
+"""`/calibrations`: how far predictions of step time and memory are off, by kind of hardware."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from server.api.auth.dependencies import person
+from server.api.http.dependencies import ServerContext
+from server.api.http.responses import reply
+from server.telemetry.calibration.store import read_calibrations
+from trainyard.protocol.goodput import CalibrationsView
+
+router = APIRouter(tags=["jobs"], dependencies=[person])
+
+
+@router.get(
+    "/calibrations", response_model=CalibrationsView, summary="Accuracy of predicted step times"
+)
+def calibrations(context: ServerContext) -> Response:
+    """Return what finished runs taught of each kind of hardware, with the errors of predictions."""
+    with context.database.read() as connection:
+        return reply(CalibrationsView(calibrations=read_calibrations(connection)))

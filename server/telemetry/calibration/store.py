@@ -1,0 +1,139 @@
+"""Measured runs and the coefficients that were fitted to them, by kind of hardware.
+
+Both outlive the jobs. A row that a later version wrote counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import ClassVar, Literal
+
+from sqlalchemy import Connection, Table, delete, select
+
+from server.core.context import Context
+from server.core.database.column_types import StoredRecord
+from server.core.database.rows import TypedRow
+from server.core.database.slot_tables import calibrations, measured_runs
+from server.core.database.upsert import insert_absent, insert_or_replace
+from trainyard.planner.speed.calibrate import MeasuredRun, calibrate
+from trainyard.planner.speed.rates import prior_rates
+from trainyard.protocol.goodput import HardwareCalibration
+from trainyard.protocol.worker_messages import Hardware
+
+MOST_RUNS = 120
+"""Newest runs of a kind of hardware that are kept and learned from: a fit takes 0.2 s."""
+MOST_OF = {"job_id": MOST_RUNS // 10, "submitter": MOST_RUNS // 2, "node": MOST_RUNS // 2}
+"""Most runs of one job, and of one person or node once there are runs of others: a fit follows most
+of its runs, and none of these shall decide alone what is predicted for the others."""
+
+
+@dataclass(frozen=True)
+class HardwareKind:
+    """Slots that are like each other."""
+
+    device: Literal["cpu", "cuda"]
+    device_name: str
+
+    @classmethod
+    def of(cls, hardware: Hardware) -> HardwareKind:
+        """Return the kind of a node's slots."""
+        return cls(hardware.device, hardware.device_name)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun(TypedRow):
+    """A run that is kept, and of whom; None in a row of before."""
+
+    table: ClassVar[Table] = measured_runs
+    attempt_id: str
+    job_id: str | None
+    submitter: str | None
+    node: str | None
+    run: StoredRecord[MeasuredRun]
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """An attempt that has ended, and what its records measure."""
+
+    attempt_id: str
+    ended_at: datetime
+    job_id: str
+    submitter: str
+    """Who submitted the job, by the id of the token."""
+    node: str
+    """Node of its rank 0."""
+    run: MeasuredRun
+
+
+def learn(context: Context, kind: HardwareKind, ended: Sequence[EndedRun]) -> None:
+    """Store runs, forget the oldest ones, and fit the coefficients anew, once for all of them.
+
+    Args:
+        context: the server's surroundings.
+        kind: the hardware of the runs.
+        ended: the runs; one that is stored already changes nothing.
+    """
+    key = {"device": kind.device, "device_name": kind.device_name}
+    with context.database.write() as connection:
+        known = _store_runs(connection, key, ended)
+    if known is None:
+        return
+    # Between two transactions: every other writer of SQLite would wait for a fit.
+    fitted = calibrate(prior_rates(kind.device, kind.device_name), known)
+    values = [{**key, "fitted": fitted, "fitted_at": context.now()}]
+    with context.database.write() as connection:
+        insert_or_replace(connection, calibrations, values)
+
+
+def _store_runs(
+    connection: Connection, key: Mapping[str, str], ended: Sequence[EndedRun]
+) -> list[MeasuredRun] | None:
+    """Store runs of a kind of hardware, and return all that are kept; None without a new one."""
+    rows = [
+        {**key, **{field.name: getattr(each, field.name) for field in fields(each)}}
+        for each in ended
+    ]
+    if not insert_absent(connection, measured_runs, rows):
+        return None
+    runs = measured_runs.c
+    query = (
+        StoredRun.select()
+        .where(*(runs[name] == value for name, value in key.items()))
+        .order_by(runs.ended_at.desc(), runs.attempt_id.desc())
+    )
+    newest = StoredRun.all(connection, query)
+    kept = bounded(newest)
+    names = {row.attempt_id for row in kept}
+    if dropped := [row.attempt_id for row in newest if row.attempt_id not in names]:
+        connection.execute(delete(measured_runs).where(runs.attempt_id.in_(dropped)))
+    return [found for row in kept if (found := row.run.read_or_none()) is not None]
+
+
+def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
+    """Return the rows that are kept of all, the newest first: few of one job, person or node."""
+    kept: list[StoredRun] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    of_all = {name: {getattr(each, name) for each in newest} - {None} for name in MOST_OF}
+    alone = {name for name, found in of_all.items() if len(found) == 1}
+    for row in newest:
+        of = [(name, whose) for name in MOST_OF if (whose := getattr(row, name)) is not None]
+        if len(kept) < MOST_RUNS and all(
+            name in alone or counts[name, whose] < MOST_OF[name] for name, whose in of
+        ):
+            kept.append(row)
+            counts.update(of)
+    return kept
+
+
+def read_calibrations(connection: Connection) -> tuple[HardwareCalibration, ...]:
+    """Return what runs taught of each kind of hardware, the one with the most runs first."""
+    found = [
+        HardwareCalibration(device=row.device, fitted_at=row.fitted_at, calibration=fitted)
+        for row in connection.execute(select(*calibrations.c))
+        if (fitted := row.fitted.read_or_none()) is not None
+    ]
+    return tuple(sorted(found, key=lambda each: -each.calibration.runs))

@@ -1,0 +1,350 @@
+"""The slot-time of the cluster by category and day: held slots, and those that no share held."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from traceback import clear_frames
+
+from sqlalchemy import Connection, Subquery, func, select
+
+from server.core.context import Context
+from server.core.database.column_types import text_of
+from server.core.database.tables import attempts, jobs
+from server.telemetry.goodput.capacity import read_capacity
+from server.telemetry.goodput.holdings import HeldShare, read_holdings, spent_by_day
+from server.telemetry.goodput.ledger import Ledger
+from server.telemetry.goodput.queries import EPOCH, milliseconds, read_records
+from server.telemetry.goodput.reliability import mean_time_to_failure
+from server.telemetry.goodput.slot_time import DAY, ByDay, Spent, add, total, unheld
+from trainyard.protocol.goodput import (
+    SLOT_CATEGORIES,
+    WORDS,
+    ClusterGoodputView,
+    DayOfSlots,
+    LosingJob,
+    ProjectSlotTime,
+    SlotTime,
+    TimeCategory,
+)
+from trainyard.protocol.states import AttemptCause, AttemptOutcome
+from trainyard.run.failures import FailureReason
+
+logger = logging.getLogger(__name__)
+
+KEPT = timedelta(minutes=1)
+"""Age up to which one computation answers every request for the same days."""
+SCRAPED = timedelta(minutes=5)
+"""Age from which a scrape starts the next computation."""
+SERVED = timedelta(minutes=10)
+"""Age up to which an answer is given while the next one is computed."""
+MOST_KEPT = 16
+"""Answers that one process keeps, and failures."""
+USUAL_DAYS = 30
+"""Days of an answer for which no first day is given."""
+READ_AT_ONCE = 50
+"""Jobs whose ledgers one transaction reads, in about a tenth of a second."""
+MOST_LOSING = 10
+"""Jobs with lost steps that an answer lists."""
+
+
+_Asked = tuple[date, date, str | None]
+"""First and last day, and the project."""
+_Answer = Future[ClusterGoodputView]
+_Ended = tuple[datetime, _Answer]
+"""When a computation ended, and its answer."""
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """What the answers for different days and projects share."""
+
+    now: datetime
+    """The present time of all of them; a ledger that is read later covers it."""
+    read_at: datetime
+    """When its first answer was finished."""
+    ledgers: dict[str, Ledger | None] = field(default_factory=dict)
+    """By the ids of jobs whose categories are not final; None of a deleted one."""
+
+
+class ClusterLedger:
+    """The slot-time of the cluster, computed at most once a minute for the same days.
+
+    A computation reads the records of every job that has not ended. So one thread computes: answers
+    that follow each other within a minute share these ledgers, requests for the same days share
+    one future, and a request that waits for it needs no thread. A request waits only where the last
+    answer is older than `SERVED`.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster-ledger")
+        self._kept: dict[_Asked, _Ended] = {}
+        self._failed: dict[_Asked, _Ended] = {}
+        self._running: dict[_Asked, _Answer] = {}
+        self._snapshot: _Snapshot | None = None  # of the thread alone
+
+    def view(self, first: date, last: date, project: str | None = None) -> _Answer:
+        """Return the slot-time from the beginning of one day to the end of another, or to now.
+
+        Of one project it is the slot-time that its jobs held. The future raises what the database
+        raises; a computation that failed is repeated `KEPT` after its end.
+        """
+        asked, now = (first, last, project), self._context.now()
+        with self._lock:
+            running = self._begin(asked, now, pause=KEPT)
+            if asked in (served := _within(SERVED, self._kept, now)):
+                return served[asked][1]
+            return running or self._failed[asked][1]
+
+    def newest(self, days: int) -> ClusterGoodputView | None:
+        """Return the newest answer for so many days up to the present, without waiting for one.
+
+        None without one that is up to `SERVED` old. The next one is computed once that of today is
+        `SCRAPED` old; until it is there, the newest one may be from before midnight.
+        """
+        now = self._context.now()
+        today = now.date()
+        with self._lock:
+            self._begin((today - timedelta(days=days - 1), today, None), now, pause=SCRAPED)
+            newest_first = reversed(_within(SERVED, self._kept, now).items())
+        for (first, last, project), (_, answer) in newest_first:
+            view = answer.result()
+            had_ended = view.until.date() > last
+            if project is None and (last - first).days == days - 1 and not had_ended:
+                return view
+        return None
+
+    def close(self) -> None:
+        """End the thread: what it computes is awaited, what has not begun is cancelled."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _begin(self, asked: _Asked, now: datetime, *, pause: timedelta) -> _Answer | None:
+        """Return the computation that runs; None within the pause after the end of one."""
+        ended = [each[asked][0] for each in (self._kept, self._failed) if asked in each]
+        if asked not in self._running and not any(_is_within(pause, at, now) for at in ended):
+            self._running[asked] = self._thread.submit(self._answer, asked)
+        return self._running.get(asked)
+
+    def _answer(self, asked: _Asked) -> ClusterGoodputView:
+        try:
+            view = self._computed(asked)
+        except Exception as error:
+            logger.exception("the slot-time of %s to %s (project %s) cannot be computed", *asked)
+            # The failure is kept, and the frames of its traceback hold a snapshot.
+            clear_frames(error.__traceback__)
+            self._end(asked, self._failed)
+            raise
+        self._end(asked, self._kept)
+        return view
+
+    def _end(self, asked: _Asked, answers: dict[_Asked, _Ended]) -> None:
+        """Move a computation from those that run to the answers, or to the failures."""
+        # Ages count from the end, or a computation longer than `KEPT` would serve no request.
+        now = self._context.now()
+        with self._lock:
+            answers.pop(asked, None)  # the newest answer is the last one
+            for each in (self._kept, self._failed):
+                for old in each.keys() - _within(SERVED, each, now).keys():
+                    del each[old]
+            for oldest in list(answers)[: 1 - MOST_KEPT]:
+                del answers[oldest]
+            answers[asked] = (now, self._running.pop(asked))
+
+    def _computed(self, asked: _Asked) -> ClusterGoodputView:
+        now, snapshot = self._context.now(), self._snapshot
+        usable = snapshot is not None and _is_within(KEPT, snapshot.read_at, now)
+        # An answer for a day that began after the present time of the others would be empty.
+        if snapshot is None or not usable or snapshot.now.date() < asked[1]:
+            snapshot = _Snapshot(now, now)
+        view = _compute(self._context, asked, snapshot)
+        if snapshot is not self._snapshot:
+            snapshot.read_at = self._context.now()
+            self._snapshot = snapshot
+        return view
+
+
+def _is_within(age: timedelta, finished_at: datetime, now: datetime) -> bool:
+    # A clock that is set back must not make an answer last longer.
+    return timedelta() <= now - finished_at < age
+
+
+def _within(
+    age: timedelta, answers: Mapping[_Asked, _Ended], now: datetime
+) -> dict[_Asked, _Ended]:
+    return {asked: ended for asked, ended in answers.items() if _is_within(age, ended[0], now)}
+
+
+def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoodputView:
+    first, last, project = asked
+    now = snapshot.now
+    since = datetime.combine(first, time(), UTC)
+    until = max(min(datetime.combine(last + timedelta(days=1), time(), UTC), now), since)
+    start, end = milliseconds(since), milliseconds(until)
+    with context.database.read() as connection:
+        held = read_holdings(connection, since=since, until=until, now=now, project=project)
+        capacity = read_capacity(connection, since=since, until=until)
+    _add_ledgers(context, snapshot.ledgers, held)
+    by_day: ByDay = defaultdict(Counter)
+    lost: Counter[str] = Counter()
+    projects: dict[str, Spent] = defaultdict(Counter)
+    for holding in held:
+        ledger = snapshot.ledgers.get(holding.job_id)
+        by_share: Mapping[int, Mapping[str, int]]
+        if holding.is_settled and ledger is None:
+            by_share = holding.stored()
+        else:
+            by_share = spent_by_day(holding, ledger, start=start, end=end)
+        for day, times in by_share.items():
+            if start <= day * DAY < end:
+                by_day[day].update(times)
+                projects[holding.project].update(times)
+                lost[holding.job_id] += times.get(TimeCategory.LOST, 0)
+    names = {holding.job_id: holding.job_name for holding in held}
+    losing = _losing_jobs(context, +lost, names)
+    if project is None:
+        add(by_day, unheld(capacity, (each.held for each in held), start=start, end=end))
+    spent = total(by_day)
+    whole = spent.total()
+    attempt_seconds, node_days = _attempt_time(held, start=start, end=end)
+    failures = _failures(context, since=since, until=until, project=project)
+    return ClusterGoodputView(
+        since=since,
+        until=until,
+        slot_milliseconds=whole,
+        categories=_times(spent, SLOT_CATEGORIES),
+        goodput=spent[TimeCategory.PRODUCTIVE] / whole if whole else None,
+        **dict(mean_time_to_failure(attempt_seconds, failures)),
+        failures_per_1000_node_days=1000 * failures / node_days if node_days else None,
+        days=tuple(
+            DayOfSlots(
+                day=(EPOCH + timedelta(days=day)).date(),
+                slot_milliseconds=by_day[day].total(),
+                categories=_present(by_day[day]),
+            )
+            for day in sorted(by_day)
+        ),
+        projects=tuple(
+            ProjectSlotTime(
+                project=name,
+                slot_milliseconds=projects[name].total(),
+                categories=_present(projects[name]),
+            )
+            for name in sorted(projects)
+        ),
+        losing_jobs=losing,
+    )
+
+
+def _add_ledgers(
+    context: Context, ledgers: dict[str, Ledger | None], held: Iterable[HeldShare]
+) -> None:
+    """Add the ledger of each job with a share whose categories are not final.
+
+    Some are read in each transaction: one of all jobs would be open for seconds.
+    """
+    unsettled = {each.job_id for each in held if not each.is_settled}
+    left = sorted(unsettled - ledgers.keys())
+    for start in range(0, len(left), READ_AT_ONCE):
+        some = left[start : start + READ_AT_ONCE]
+        with context.database.read() as connection:
+            records = read_records(context, connection, some)
+        # None where it was deleted before it was settled.
+        ledgers |= {id_: records[id_].ledger if id_ in records else None for id_ in some}
+
+
+def _losing_jobs(
+    context: Context, lost: Counter[str], names: Mapping[str, str]
+) -> tuple[LosingJob, ...]:
+    most = lost.most_common(MOST_LOSING)
+    found: dict[str, Counter[str | None]] = {job_id: Counter() for job_id, _ in most}
+    with context.database.read() as connection:
+        failed = _failed(connection).c
+        query = (
+            select(failed.job_id, failed.reason, func.count())
+            .where(failed.job_id.in_(list(found)))
+            .group_by(failed.job_id, failed.reason)
+        )
+        for job_id, reason, count in connection.execute(query):
+            found[job_id][reason] = count
+    return tuple(
+        LosingJob(
+            job_id=job_id,
+            name=names[job_id],
+            lost_slot_milliseconds=time_lost,
+            reason=_most_frequent(found[job_id]),
+            failures=found[job_id].total(),
+        )
+        for job_id, time_lost in most
+    )
+
+
+def _most_frequent(reasons: Counter[str | None]) -> FailureReason | None:
+    # Another version may have stored a reason that this one does not know.
+    known = (each for each in FailureReason if reasons[each])
+    return max(known, key=lambda each: reasons[each], default=None)
+
+
+def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[float, float]:
+    """Return the seconds of all attempts between two times, and the days of their nodes."""
+    attempt_times: dict[tuple[str, int], int] = {}
+    of_nodes = 0
+    for share in held:
+        if share.job_state is None:  # its attempts are deleted, and with them its failures
+            continue
+        own, key = share.held, (share.job_id, share.attempt)
+        time_held = max(min(own.until, end) - max(own.since, start), 0)
+        of_nodes += time_held
+        if not share.spare:  # a spare outlives an attempt that lost a node
+            attempt_times[key] = max(attempt_times.get(key, 0), time_held)
+    return sum(attempt_times.values()) / 1000, of_nodes / DAY
+
+
+def _failures(context: Context, *, since: datetime, until: datetime, project: str | None) -> int:
+    """Return how many attempts failed between two times."""
+    with context.database.read() as connection:
+        failed = _failed(connection)
+        query = (
+            select(func.count())
+            .join_from(failed, jobs, jobs.c.id == failed.c.job_id)
+            .where(failed.c.ended_at >= since, failed.c.ended_at < until)
+        )
+        if project is not None:
+            query = query.where(jobs.c.project == project)
+        return connection.scalar(query) or 0
+
+
+def _failed(connection: Connection) -> Subquery:
+    """Return the attempts that failed and were not preempted, with their reasons.
+
+    The database reads the reasons: a failure may have a traceback of 20,000 characters.
+    """
+    attempt = attempts.c
+    reason = text_of(connection, attempt.failure, "reason")
+    return (
+        select(attempt.job_id, attempt.ended_at, reason.label("reason"))
+        .where(
+            attempt.outcome == AttemptOutcome.FAILED,
+            attempt.cause != AttemptCause.IMPORT,  # it held no slots here
+            reason.is_distinct_from(FailureReason.PREEMPTED.value),
+        )
+        .subquery()
+    )
+
+
+def _present(spent: Spent) -> tuple[SlotTime, ...]:
+    """Return the categories that have time."""
+    return _times(spent, (each for each in SLOT_CATEGORIES if spent[each]))
+
+
+def _times(spent: Spent, categories: Iterable[TimeCategory]) -> tuple[SlotTime, ...]:
+    return tuple(
+        SlotTime(category=each, words=WORDS[each], slot_milliseconds=spent[each])
+        for each in categories
+    )

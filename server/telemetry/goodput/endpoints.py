@@ -1,0 +1,89 @@
+"""`/goodput` and `/jobs/{id}/goodput`: the time of slots and of jobs by category; what-ifs."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import date, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from server.api.auth.dependencies import person
+from server.api.http.dependencies import ServerContext
+from server.api.http.path_params import JobId
+from server.api.http.responses import reply
+from server.core.errors import InvalidRequestError
+from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
+from server.telemetry.goodput.queries import goodput_view
+from server.telemetry.goodput.what_if import save_interval_what_if
+from trainyard.base.names import NAME
+from trainyard.protocol.goodput import ClusterGoodputView, GoodputView, SaveIntervalWhatIf
+
+router = APIRouter(tags=["goodput"], dependencies=[person])
+
+EARLIEST = date(2020, 1, 1)
+"""The earliest last day: before the first release."""
+MOST_DAYS = 92
+"""Days of one answer."""
+
+Interval = Annotated[
+    int, Query(ge=0, le=10**9, description="Steps between two saves; never when 0.")
+]
+
+
+@router.get("/jobs/{job_id}/goodput", response_model=GoodputView, summary="The goodput of a job")
+def goodput(context: ServerContext, job_id: JobId) -> Response:
+    """Return the wall time of a job by category; the categories sum to it to the millisecond."""
+    return reply(goodput_view(context, job_id))
+
+
+@router.get(
+    "/jobs/{job_id}/goodput/what-if",
+    response_model=SaveIntervalWhatIf,
+    summary="A job with another save interval",
+)
+def what_if(context: ServerContext, job_id: JobId, interval_steps: Interval) -> Response:
+    """Replay the records of a job with another number of steps between two saves."""
+    return reply(save_interval_what_if(context, job_id, interval_steps))
+
+
+async def _ledger_of(request: Request) -> ClusterLedger:
+    ledger = request.app.state.cluster_ledger
+    assert isinstance(ledger, ClusterLedger)
+    return ledger
+
+
+First = Annotated[
+    date | None,
+    Query(alias="from", description="First day, in UTC; when absent 29 days before the last."),
+]
+Last = Annotated[
+    date | None, Query(alias="to", description="Last day, in UTC, included; today when absent.")
+]
+
+Project = Annotated[
+    str | None, Query(pattern=NAME, max_length=80, description="Slots that its jobs held.")
+]
+
+
+@router.get("/goodput", response_model=ClusterGoodputView, summary="The slot-time of the cluster")
+async def cluster_goodput(
+    context: ServerContext,
+    ledger: Annotated[ClusterLedger, Depends(_ledger_of)],
+    first: First = None,
+    last: Last = None,
+    project: Project = None,
+) -> Response:
+    """Return slots x time by category; the categories sum to it to the millisecond."""
+    today = context.now().date()
+    last = last or today
+    if not EARLIEST <= last <= today:
+        raise InvalidRequestError.at("query/to", f"{last} is no day from {EARLIEST} to today")
+    first = first or last - timedelta(days=USUAL_DAYS - 1)
+    if not 0 <= (last - first).days < MOST_DAYS:
+        raise InvalidRequestError.at(
+            "query/from", f"{first} to {last} are not 1 to {MOST_DAYS} days"
+        )
+    answer = asyncio.wrap_future(ledger.view(first, last, project))
+    # Shielded: a request that is given up must not cancel the answer of those that share it.
+    return reply(await asyncio.shield(answer))

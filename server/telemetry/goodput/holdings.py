@@ -1,0 +1,230 @@
+"""What shares held: its record once they have ended, and its categories once the job has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Select, Table, bindparam, select, update
+
+from server.core.context import Context
+from server.core.database.held import HELD_SINCE
+from server.core.database.rows import TypedRow
+from server.core.database.slot_tables import HOLDS_SLOTS, holdings
+from server.core.database.tables import attempt_nodes, attempts, jobs
+from server.core.errors import NotFoundError
+from server.core.isolation import Isolation
+from server.telemetry.goodput.ledger import Ledger
+from server.telemetry.goodput.queries import milliseconds, records_of
+from server.telemetry.goodput.slot_time import ByDay, Held, spread
+from server.telemetry.goodput.step_sums import store_step_sums
+from trainyard.protocol.goodput import TimeCategory
+from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
+
+SETTLED_AFTER = timedelta(minutes=10)
+"""Time after the end of a job for which its last records may still arrive."""
+SETTLED_AT_ONCE = 20
+"""Jobs that one call settles, each in some milliseconds: placements wait for it."""
+SETTLE_PAUSE = timedelta(seconds=5)
+"""Pause between two calls."""
+FAILED_PAUSE = timedelta(hours=1)
+"""Pause after which a job that could not be settled is tried again."""
+_ENDED = sorted(state.value for state in TERMINAL_JOB_STATES)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShare(TypedRow):
+    """Slots of a node that a share held, or holds."""
+
+    table: ClassVar[Table] = holdings
+    job_id: str
+    job_name: str
+    project: str
+    attempt: int
+    node: str
+    slots: int
+    since: datetime
+    until: datetime
+    spare: bool
+    spent: dict[str, dict[str, int]] | None
+    job_state: Annotated[JobState | None, jobs.c.state]
+    """Null once the job is deleted."""
+
+    @property
+    def held(self) -> Held:
+        """The slots and the time, in milliseconds."""
+        return Held(self.node, self.slots, milliseconds(self.since), milliseconds(self.until))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the stored categories are final."""
+        return self.spent is not None and self.job_state in (None, *TERMINAL_JOB_STATES)
+
+    def stored(self) -> Mapping[int, Mapping[str, int]]:
+        """Return the stored categories by day."""
+        return {int(day): spent for day, spent in (self.spent or {}).items()}
+
+
+def read_holdings(
+    connection: Connection,
+    *,
+    since: datetime,
+    until: datetime,
+    now: datetime,
+    project: str | None = None,
+) -> list[HeldShare]:
+    """Return what shares held between two times; those that have not ended hold until now.
+
+    Args:
+        connection: a transaction.
+        since: the first moment that counts.
+        until: the end of what counts.
+        now: the present time.
+        project: whose shares; of every project when absent.
+    """
+    ended = (
+        HeldShare.select()
+        .outerjoin(jobs, jobs.c.id == holdings.c.job_id)
+        .where(holdings.c.until > since, holdings.c.since < until)
+    )
+    if project is not None:
+        ended = ended.where(holdings.c.project == project)
+    found = list(HeldShare.all(connection, ended))
+    share, attempt = attempt_nodes.c, attempts.c
+    live = (
+        select(
+            jobs.c.id,
+            jobs.c.name,
+            jobs.c.project,
+            attempt.number,
+            share.node,
+            share.slots,
+            HELD_SINCE,
+            share.spare_since,
+            jobs.c.state,
+        )
+        .join(attempts, attempt.id == share.attempt_id)
+        .join(jobs, jobs.c.id == attempt.job_id)
+        .where(HOLDS_SLOTS, until > HELD_SINCE)
+    )
+    if project is not None:
+        live = live.where(jobs.c.project == project)
+    for row in connection.execute(live):
+        job_id, name, of, number, node, slots, began, spare_since, state = row
+        spare, end = spare_since is not None, max(now, began)
+        found.append(
+            HeldShare(job_id, name, of, number, node, len(slots), began, end, spare, None, state)
+        )
+    return found
+
+
+def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: int) -> ByDay:
+    """Return the slot-time of a share by day, between two Unix times in milliseconds.
+
+    Args:
+        holding: the share.
+        ledger: that of its job; None of a deleted job, whose time is `other` if it is not settled.
+        start: the first moment that counts.
+        end: the end of what counts.
+    """
+    if holding.spare:
+        return spread((), holding.held, start=start, end=end, rest=TimeCategory.SPARE)
+    intervals = () if ledger is None else ledger.intervals
+    own = [interval for interval in intervals if interval.attempt == holding.attempt]
+    return spread(own, holding.held, start=start, end=end)
+
+
+class Settler:
+    """Stores the categories of jobs that ended a while ago.
+
+    From then on the slot-time of such a job is read from a row of each of its shares. A resume
+    makes it count anew, and its next end settles it again.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._ran_at: datetime | None = None
+        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+
+    def run(self) -> None:
+        """Settle some jobs, unless a call did so just before."""
+        now = self._context.now()
+        # A clock that is set back must not end the settling.
+        if self._ran_at is not None and timedelta() <= now - self._ran_at < SETTLE_PAUSE:
+            return
+        self._ran_at = now
+        without = self._isolation.left_out()
+        with self._context.database.read() as connection:
+            job_ids = connection.scalars(due_jobs(now, without=without)).all()
+        for job_id in job_ids:
+            with self._isolation.turn(job_id, f"the slot-time of job {job_id}"):
+                _settle_job(self._context, job_id)
+
+
+def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[str]:
+    """Return the query of the ids of the jobs that are settled next.
+
+    Args:
+        now: the present time.
+        without: ids of jobs that are left out.
+    """
+    ended_at = (
+        # As a subquery: SQLite would begin a join with all jobs that have ended.
+        select(jobs.c.ended_at)
+        .where(jobs.c.id == holdings.c.job_id, jobs.c.state.in_(_ENDED))
+        .scalar_subquery()
+    )
+    return (
+        select(holdings.c.job_id)
+        .distinct()
+        .where(
+            holdings.c.spent.is_(None),
+            ended_at < now - SETTLED_AFTER,
+            holdings.c.job_id.not_in(list(without)),
+        )
+        .order_by(holdings.c.job_id)
+        .limit(SETTLED_AT_ONCE)
+    )
+
+
+def _settle_job(context: Context, job_id: str) -> None:
+    store_step_sums(context, job_id)
+    with context.database.read() as connection:
+        try:
+            ledger = records_of(context, connection, job_id).ledger
+        except NotFoundError:  # deleted meanwhile
+            return
+        query = HeldShare.select().outerjoin(jobs, jobs.c.id == holdings.c.job_id)
+        rows = HeldShare.all(connection, query.where(holdings.c.job_id == job_id))
+    values = [
+        {
+            "number": row.attempt,
+            "on": row.node,
+            "began": row.since,
+            "categories": _stored(row, ledger),
+        }
+        for row in rows
+    ]
+    statement = (
+        update(holdings)
+        .where(
+            holdings.c.job_id == job_id,
+            holdings.c.attempt == bindparam("number"),
+            holdings.c.node == bindparam("on"),
+            holdings.c.since == bindparam("began"),
+        )
+        .values(spent=bindparam("categories"))
+    )
+    with context.database.write() as connection:
+        connection.execute(statement, values)
+
+
+def _stored(row: HeldShare, ledger: Ledger) -> dict[str, dict[str, int]]:
+    held = row.held
+    found = spent_by_day(row, ledger, start=held.since, end=held.until)
+    return {
+        str(day): {str(category): time for category, time in spent.items()}
+        for day, spent in found.items()
+    }

@@ -1,0 +1,264 @@
+"""The ledger of a job, read from its events, attempts and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, Table, func, select
+
+from server.core.context import Context
+from server.core.database.column_types import text_of
+from server.core.database.rows import TypedRow
+from server.core.database.tables import attempts, checkpoints, events, jobs
+from server.core.errors import NotFoundError
+from server.jobs.attempts.lineage import NEVER, attempts_of_jobs, lineage_of
+from server.telemetry.goodput.ledger import Ledger, Mark, Training, ledger_of
+from server.telemetry.goodput.reliability import mean_time_to_failure
+from server.telemetry.goodput.step_sums import RecordedSteps, read_trainings, store_step_sums
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.goodput import WORDS, CategoryTime, GoodputView, TimeCategory
+from trainyard.protocol.states import (
+    TERMINAL_JOB_STATES,
+    AttemptOutcome,
+    AttemptState,
+    JobState,
+)
+from trainyard.run.failures import FailureReason
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+
+KINDS = (
+    EventKind.QUEUED,
+    EventKind.RESUME_REQUESTED,
+    EventKind.PLACED,
+    EventKind.STOP_REQUESTED,
+    EventKind.STOP_AGREED,
+    EventKind.CANCEL_REQUESTED,
+    EventKind.UNREACHABLE,
+    EventKind.REACHABLE,
+    EventKind.NODE_ENDED,
+    EventKind.ATTEMPT_ENDED,
+    EventKind.JOB_ENDED,
+)
+"""Events that may begin or end a category."""
+
+EFFECTIVE = (
+    TimeCategory.PRODUCTIVE,
+    TimeCategory.DATA_WAIT,
+    TimeCategory.SAVE_STALL,
+    TimeCategory.VALIDATION,
+)
+"""Productive runtime of the effective training time ratio."""
+UNAVAILABLE = (TimeCategory.PAUSED, TimeCategory.IDLE_AFTER_FAILURE)
+"""Time in which the job neither ran nor could be scheduled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _JobTimes(TypedRow):
+    """A job's first and last moment."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    state: JobState
+    created_at: datetime
+    ended_at: datetime | None
+
+
+def goodput_view(context: Context, job_id: str) -> GoodputView:
+    """Return the ledger of a job from its submission to its end, or to now.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    store_step_sums(context, job_id)
+    with context.database.read() as connection:
+        return _view(records_of(context, connection, job_id))
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecords:
+    """The ledger of a job, and what it was made of."""
+
+    job_id: str
+    since: datetime
+    """Submission."""
+    until: datetime
+    """End, or now."""
+    recorded: Sequence[RecordedSteps]
+    """Its attempts, each with the last step that the job kept of it."""
+    trainings: Mapping[int, Training]
+    """The recorded steps by the number of their attempt."""
+    untimed: frozenset[int]
+    """Attempts that reported steps without the time of any, as programs may."""
+    ledger: Ledger
+
+
+def records_of(context: Context, connection: Connection, job_id: str) -> JobRecords:
+    """Return the ledger of a job and its sources.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    found = read_records(context, connection, [job_id])
+    if job_id not in found:
+        raise NotFoundError(f"no job has the id {job_id!r}")
+    return found[job_id]
+
+
+def read_records(
+    context: Context, connection: Connection, job_ids: Collection[str]
+) -> dict[str, JobRecords]:
+    """Return the ledgers of several jobs with a fixed number of queries, by the ids that exist.
+
+    Each covers the time from its submission to its end, or to now.
+    """
+    rows = _JobTimes.all(connection, _JobTimes.select().where(jobs.c.id.in_(job_ids)))
+    now = context.now()
+    existing = [row.id for row in rows]
+    recorded = _recorded_steps(connection, existing)
+    trainings = read_trainings(connection, [one for own in recorded.values() for one in own])
+    reached = _reached(connection, existing)
+    marks = _marks(connection, existing)
+    found = {}
+    for job in rows:
+        own = recorded[job.id]
+        by_number = {
+            one.number: trainings[one.attempt_id] for one in own if one.attempt_id in trainings
+        }
+        untimed = reached[job.id] - by_number.keys()
+        ended = job.ended_at if job.state in TERMINAL_JOB_STATES else None
+        until = max(ended or now, job.created_at)
+        ledger = ledger_of(
+            marks[job.id],
+            by_number,
+            start=milliseconds(job.created_at),
+            end=milliseconds(until),
+            untimed=untimed,
+        )
+        found[job.id] = JobRecords(
+            job.id, job.created_at, until, own, by_number, untimed=untimed, ledger=ledger
+        )
+    return found
+
+
+def _view(records: JobRecords) -> GoodputView:
+    ledger = records.ledger
+    spent = ledger.spent
+    wall = sum(spent.values())
+    available = wall - sum(spent[category] for category in UNAVAILABLE)
+    effective = sum(spent[category] for category in EFFECTIVE)
+    is_known = bool(records.trainings) or not records.untimed
+    return GoodputView(
+        job_id=records.job_id,
+        since=records.since,
+        until=records.until,
+        wall_milliseconds=wall,
+        categories=tuple(
+            CategoryTime(category=category, words=WORDS[category], milliseconds=time)
+            for category, time in spent.items()
+        ),
+        goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall and is_known else None,
+        ettr=effective / available if available and is_known else None,
+        **dict(mean_time_to_failure(ledger.scheduled / 1000, ledger.failures)),
+    )
+
+
+def milliseconds(at: datetime) -> int:
+    """Return the Unix time in milliseconds."""
+    return (at - EPOCH) // MILLISECOND
+
+
+def _marks(connection: Connection, job_ids: Collection[str]) -> dict[str, list[Mark]]:
+    event = events.c
+    query = (
+        select(event.job_id, event.at, event.kind, event.attempt, event.node, event.data)
+        .where(event.job_id.in_(job_ids), event.kind.in_(KINDS))
+        .order_by(event.id)
+    )
+    found: dict[str, list[Mark]] = {job_id: [] for job_id in job_ids}
+    for job_id, at, kind, attempt, node, data in connection.execute(query):
+        found[job_id].append(_mark(milliseconds(at), EventKind(kind), attempt, node, data))
+    return found
+
+
+def _mark(
+    at: int, kind: EventKind, attempt: int | None, node: str | None, data: dict[str, Any]
+) -> Mark:
+    # Not by the models of the data: an event of another version may have further fields.
+    not_before, outcome = data.get("not_before"), data.get("outcome")
+    failure = data.get("failure") or {}
+    return Mark(
+        at=at,
+        kind=kind,
+        attempt=attempt,
+        node=node,
+        not_before=milliseconds(datetime.fromisoformat(not_before)) if not_before else None,
+        outcome=AttemptOutcome(outcome) if outcome else None,
+        preempted=failure.get("reason") == FailureReason.PREEMPTED,
+    )
+
+
+def _recorded_steps(
+    connection: Connection, job_ids: Collection[str]
+) -> dict[str, list[RecordedSteps]]:
+    """Return the attempts of each job with the last step that the job kept of it.
+
+    These are the steps along the lineage. Of an attempt that ended early, and that no later one has
+    continued yet, they are those up to its newest checkpoint: no attempt can begin after it.
+    """
+    by_job = attempts_of_jobs(connection, job_ids)
+    newest = {job_id: max(keys) for job_id, keys in by_job.items() if keys}
+    saved = _ended_early(connection, [by_job[job_id][n].id for job_id, n in newest.items()])
+    found = {}
+    for job_id, keys in by_job.items():
+        until = dict.fromkeys(keys, -1)
+        until |= {segment.number: segment.until for segment in lineage_of(keys).segments}
+        if (number := newest.get(job_id)) is not None and keys[number].id in saved:
+            step = saved[keys[number].id]
+            until[number] = keys[number].start_step if step is None else step
+        found[job_id] = [
+            RecordedSteps(key.id, number, key.start_step, min(until[number], NEVER))
+            for number, key in keys.items()
+        ]
+    return found
+
+
+def _reached(connection: Connection, job_ids: Collection[str]) -> dict[str, frozenset[int]]:
+    """Return the numbers of the attempts of programs that reported a step, by the job.
+
+    The built-in trainer records the time of each step, at the latest with the next logged one.
+    """
+    attempt = attempts.c
+    query = (
+        select(attempt.job_id, attempt.number)
+        .join(jobs, jobs.c.id == attempt.job_id)
+        .where(
+            attempt.job_id.in_(job_ids),
+            attempt.last_step > attempt.start_step,
+            text_of(connection, jobs.c.spec, "program", "resume").is_not(None),
+        )
+    )
+    found: dict[str, set[int]] = {job_id: set() for job_id in job_ids}
+    for job_id, number in connection.execute(query):
+        found[job_id].add(number)
+    return {job_id: frozenset(numbers) for job_id, numbers in found.items()}
+
+
+def _ended_early(connection: Connection, attempt_ids: Collection[str]) -> dict[str, int | None]:
+    """Return the newest saved step of those attempts that ended without success."""
+    attempt = attempts.c
+    saved = (
+        select(func.max(checkpoints.c.step))
+        .where(checkpoints.c.attempt_id == attempt.id)
+        .scalar_subquery()
+    )
+    query = select(attempt.id, saved).where(
+        attempt.id.in_(attempt_ids),
+        attempt.state == AttemptState.ENDED,
+        attempt.outcome.is_distinct_from(AttemptOutcome.SUCCEEDED),
+    )
+    return {row[0]: row[1] for row in connection.execute(query)}

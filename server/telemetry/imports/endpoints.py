@@ -1,0 +1,36 @@
+"""`/imports`: runs that other tools recorded."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from server.api.auth.dependencies import Person, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.path_params import JobId
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply
+from server.telemetry.imports import store
+from trainyard.protocol.past_runs.views import ImportedPoints, ImportRequest, ImportView
+
+router = APIRouter(prefix="/imports", tags=["imports"], dependencies=[person])
+
+Body = Annotated[ImportRequest, Depends(JsonBody(ImportRequest))]
+PointsBody = Annotated[ImportedPoints, Depends(JsonBody(ImportedPoints))]
+
+
+@router.post("", status_code=201, response_model=ImportView, summary="Import a run")
+def start(context: ServerContext, principal: Person, body: Body) -> Response:
+    """Store a run that another tool recorded, as a job that has ended; its points follow.
+
+    The same content, by its digest, is the same job: the reply has the number of stored points.
+    """
+    view = store.start_import(context, body, actor=principal.actor)
+    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{view.job_id}"})
+
+
+@router.post("/{job_id}/points", response_model=ImportView, summary="Add points to an import")
+def add(context: ServerContext, job_id: JobId, body: PointsBody) -> Response:
+    """Store the next points; points that are stored already change nothing, a gap is refused."""
+    return reply(store.add_points(context, job_id, body))

@@ -1,0 +1,261 @@
+"""Imported runs: a job in a final state with one attempt, whose points arrive in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, insert, select, update
+
+from server.cluster.projects.service import keep_project
+from server.core.context import Context
+from server.core.database.column_types import StoredRecord
+from server.core.database.metric_and_log_tables import imports
+from server.core.database.tables import attempts, jobs
+from server.core.errors import ConflictError, InvalidRequestError
+from server.core.events.store import NewEvent, append_event, append_events
+from server.core.lifecycle import lock_job
+from server.core.subject import SERVER, Actor, Subject
+from server.jobs.facts.store import begin_facts
+from server.jobs.jobs.queries import read_import
+from server.jobs.packs.store import lock_digest
+from server.telemetry.metrics.points import Points
+from server.telemetry.metrics.store import MAX_SERIES, store_points
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.past_runs.views import (
+    MAX_BATCH_POINTS,
+    ImportedPoints,
+    ImportedRun,
+    ImportRequest,
+    ImportView,
+)
+from trainyard.protocol.rest.event_data import Imported, MetricsDropped
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptOutcome,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.program import ProgramSection
+
+LAYOUT = "imported"
+"""What lists show in place of a layout."""
+UNKNOWN_COMMAND = "unknown"
+"""First word of the command where the tool recorded none."""
+DESIRED = {JobState.STOPPED: DesiredState.STOP, JobState.CANCELLED: DesiredState.CANCEL}
+
+
+def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> ImportView:
+    """Store a run without its points, or return the one of the same content.
+
+    Args:
+        context: the server's surroundings.
+        request: the run.
+        actor: who imports it.
+
+    Raises:
+        InvalidRequestError: its project does not exist.
+    """
+    with context.database.write() as connection:
+        lock_digest(context, connection, request.run.digest)
+        same = select(imports.c.job_id).where(imports.c.digest == request.run.digest)
+        known = connection.scalar(same)
+        if known is not None:
+            return read_import(connection, known)
+        keep_project(connection, request.project)
+        job_id, attempt_id = context.new_id(), context.new_id()
+        spec = _spec(request)
+        connection.execute(insert(jobs).values(_job(context, job_id, spec, request, actor)))
+        begin_facts(connection, {job_id: spec}, request.run)
+        connection.execute(insert(attempts).values(_attempt(job_id, attempt_id, request, actor)))
+        row = {
+            "job_id": job_id,
+            "digest": request.run.digest,
+            "run": request.run,
+            "reason": _ended(request),
+            "received": 0,
+        }
+        connection.execute(insert(imports).values(row))
+        run = request.run
+        event = NewEvent(
+            Imported(tool=run.tool, run_id=run.run_id, points=run.points),
+            actor,
+            Subject(job_id),
+            f"{request.name} is run {run.run_id} of {run.tool}, with {run.points:,} points",
+        )
+        append_events(context, connection, [event], touched=True)
+        return read_import(connection, job_id)
+
+
+def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportView:
+    """Store the next points of an import; points that are stored already are left out whole.
+
+    Raises:
+        NotFoundError: no import has made this job.
+        ConflictError: points before these are missing.
+        InvalidRequestError: more points than a request, or the run, may have.
+    """
+    given = sum(len(series.points) for series in batch.series)
+    if given > MAX_BATCH_POINTS:
+        raise InvalidRequestError.at(
+            "/series", f"{given:,} points; legal: up to {MAX_BATCH_POINTS:,} in one request"
+        )
+    with context.database.write() as connection:
+        lock_job(connection, job_id)
+        view = read_import(connection, job_id)
+        if batch.start < view.received:
+            return view
+        if batch.start > view.received:
+            raise ConflictError(
+                f"start={batch.start}, but the server has {view.received} points; legal: "
+                f"start={view.received}"
+            )
+        received = view.received + given
+        if received > view.run.points:
+            raise InvalidRequestError.at(
+                "/series",
+                f"{received:,} points with those before; the run has {view.run.points:,}",
+            )
+        attempt_id = _attempt_of(connection, job_id)
+        left_out = store_points(connection, attempt_id, _points(batch))
+        if left_out:
+            _append_dropped(context, connection, job_id, left_out)
+        own = imports.c.job_id == job_id
+        connection.execute(update(imports).where(own).values(received=received))
+        changed: dict[str, object] = {"reason": _incomplete(view.run, received)}
+        if received == view.run.points:
+            changed = _complete(connection, job_id)
+        changed["updated_at"] = context.now()
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(**changed))
+        return view.model_copy(update={"received": received})
+
+
+def _spec(request: ImportRequest) -> JobSpec:
+    # A program is what is known of it: a command and arguments, which comparisons read.
+    program = ProgramSection(
+        command=request.command or (UNKNOWN_COMMAND,), arguments=request.arguments
+    )
+    return JobSpec(
+        name=request.name,
+        description=request.description,
+        tags=request.tags,
+        program=program,
+    )
+
+
+def _job(
+    context: Context, job_id: str, spec: JobSpec, request: ImportRequest, actor: Actor
+) -> dict[str, object]:
+    now, run = context.now(), request.run
+    began, ended = _times(request)
+    # Without all of its points it is not what the run was: the last ones give it that state.
+    state = JobState.STOPPED if run.points else JobState(request.state)
+    loss = None if request.loss is None else float(request.loss)
+    return {
+        "id": job_id,
+        "name": request.name,
+        "tags": list(request.tags),
+        "project": request.project or DEFAULT_PROJECT,
+        "spec": StoredRecord.of(spec),
+        "spec_digest": spec.digest,
+        "env": {},
+        "state": state,
+        "desired": DESIRED.get(state, DesiredState.RUN),
+        "reason": _incomplete(run, 0) if run.points else _ended(request),
+        "priority": spec.resources.priority,
+        "attempt": 1,
+        "world_size": 1,
+        "layout": LAYOUT,
+        "preemptible": False,
+        "progress": Progress(step=request.last_step, steps=None, loss=loss),
+        "imported_from": run.tool,
+        "created_by": actor.name,
+        "created_at": now,
+        "updated_at": now,
+        "started_at": began,
+        "ended_at": ended,
+    }
+
+
+def _attempt(
+    job_id: str, attempt_id: str, request: ImportRequest, actor: Actor
+) -> dict[str, object]:
+    began, ended = _times(request)
+    return {
+        "id": attempt_id,
+        "job_id": job_id,
+        "number": 1,
+        "cause": AttemptCause.IMPORT,
+        "actor": actor.name,
+        "state": AttemptState.ENDED,
+        "desired": DESIRED.get(JobState(request.state), DesiredState.RUN),
+        "outcome": AttemptOutcome(request.state),
+        "layout": Layout(),
+        "overrides": Overrides(),
+        "micro_batch_size": 1,
+        "last_step": request.last_step,
+        "rendezvous_port": 0,
+        "created_at": began,
+        "started_at": began,
+        "ended_at": ended,
+    }
+
+
+def _times(request: ImportRequest) -> tuple[datetime, datetime]:
+    began = datetime.fromtimestamp(request.start_time, UTC)
+    return began, began + timedelta(seconds=request.seconds)
+
+
+def _ended(request: ImportRequest) -> str:
+    words = f"imported from {request.run.tool}"
+    return f"{words}: {request.reason}" if request.reason else words
+
+
+def _incomplete(run: ImportedRun, received: int) -> str:
+    return (
+        f"the import from {run.tool} is incomplete: {received:,} of {run.points:,} points; "
+        "the same import continues it"
+    )
+
+
+def _complete(connection: Connection, job_id: str) -> dict[str, object]:
+    """Return what a job becomes with its last points: what its attempt has recorded from the first.
+
+    The attempt has the run's own end throughout.
+    """
+    query = select(imports.c.reason, attempts.c.outcome).join(
+        attempts, attempts.c.job_id == imports.c.job_id
+    )
+    reason, outcome = connection.execute(query.where(imports.c.job_id == job_id)).one()
+    state = JobState(outcome)
+    return {
+        "reason": reason,
+        "state": state,
+        "desired": DESIRED.get(state, DesiredState.RUN),
+    }
+
+
+def _attempt_of(connection: Connection, job_id: str) -> str:
+    return str(connection.scalar(select(attempts.c.id).where(attempts.c.job_id == job_id)))
+
+
+def _points(batch: ImportedPoints) -> dict[str, Points]:
+    parts: dict[str, list[Points]] = {}
+    for series in batch.series:
+        steps, times, values = zip(*series.points, strict=True)
+        own = Points.of(steps, times, map(float, values))
+        parts.setdefault(series.name, []).append(own)
+    return {name: Points.joined(own) for name, own in parts.items()}
+
+
+def _append_dropped(
+    context: Context, connection: Connection, job_id: str, left_out: Sequence[str]
+) -> None:
+    dropped = MetricsDropped(what="series", limit=MAX_SERIES, first=left_out[0])
+    message = f"metrics are kept for {MAX_SERIES:,} series; {left_out[0]!r} and further ones are "
+    event = NewEvent(dropped, SERVER, Subject(job_id), f"{message}left out")
+    append_event(context, connection, event)

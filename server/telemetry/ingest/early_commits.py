@@ -1,0 +1,51 @@
+"""Holds a program's commit back until the server has what all of its ranks logged before it.
+
+Each node reports its own ranks. A commit comes by the node of global rank 0, which sends the
+metrics of its ranks first; those of other nodes may come later. At the end of the block of a
+checkpoint each rank adds a record of the step, so that its progress shows what has come.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import select
+
+from server.core.database.tables import attempt_nodes
+from server.telemetry.ingest.report import IncomingReport
+from server.telemetry.metrics.rank_steps import reached_by_all
+from trainyard.protocol.states import AttemptNodeState
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+
+LONGEST_HOLD = timedelta(seconds=30)
+"""Age of a commit from which it is taken anyway: a node may be silent, or a library older."""
+
+
+def hold_early_commits(incoming: IncomingReport) -> None:
+    """Leave out a commit that came before metrics of another node, and all events after it."""
+    commits = [
+        (index, event)
+        for index, event in enumerate(incoming.content.events)
+        if isinstance(event, ProgramManifest) and event.world_size > 1
+    ]
+    if not commits or not _others_report(incoming):
+        return
+    ranks, step = reached_by_all(incoming.connection, incoming.share.attempt_id)
+    now = incoming.context.now()
+    for index, commit in commits:
+        has_all = ranks >= commit.world_size and step >= commit.step
+        # A clock that is ahead holds nothing.
+        if not has_all and timedelta() <= now - commit.created_at < LONGEST_HOLD:
+            incoming.content.hold_events(index)
+            return
+
+
+def _others_report(incoming: IncomingReport) -> bool:
+    share = incoming.share
+    others = select(attempt_nodes.c.node).where(
+        attempt_nodes.c.attempt_id == share.attempt_id,
+        attempt_nodes.c.node != share.node,
+        attempt_nodes.c.state == AttemptNodeState.RUNNING,
+        attempt_nodes.c.lost_at.is_(None),
+    )
+    return incoming.connection.scalar(others.limit(1)) is not None

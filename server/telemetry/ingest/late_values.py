@@ -1,0 +1,42 @@
+"""Values of the step from which an attempt starts: they belong to the attempt that took it.
+
+A trainer that stopped has left out the validation of that step, and its resume makes it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import replace
+
+from server.jobs.attempts.lineage import attempts_of, lineage_of
+from server.telemetry.ingest.report import IncomingReport
+from trainyard.run.records import MetricRecord
+
+
+def move_late_values(
+    incoming: IncomingReport, metrics: MutableMapping[str, list[MetricRecord]]
+) -> None:
+    """Move values of a report to the attempt of the lineage that took their step.
+
+    A series that has the step already keeps its value: `store_metrics` takes a step once. The
+    digest stays with the attempt that recorded it.
+
+    Args:
+        incoming: a report of an attempt.
+        metrics: what is new of each attempt, in the order of steps.
+    """
+    share = incoming.share
+    own = metrics[share.attempt_id]
+    late = [record for record in own if record.step == share.start_step and record.values]
+    if not late or share.parent_checkpoint_id is None:
+        return
+    keys = attempts_of(incoming.connection, share.job_id)
+    segments = lineage_of(keys, share.number).segments
+    step = share.start_step
+    owner = next((s.attempt_id for s in segments if s.after < step <= s.until), None)
+    if owner is None or owner == share.attempt_id:  # a fork: another job took the step
+        return
+    metrics.setdefault(owner, []).extend(replace(each, data_digest=None) for each in late)
+    metrics[share.attempt_id] = [
+        replace(record, values={}) if record.step == step else record for record in own
+    ]

@@ -1,0 +1,54 @@
+"""Lines of files of metrics as records: those of a step, and of event files those of a restart."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pydantic import ValidationError
+
+from server.jobs.checkpoints.catalog import DIGEST, check_moment
+from trainyard.protocol.record_parser import parse_record
+from trainyard.run.metric_names import is_storable
+from trainyard.run.records import MetricRecord, SeriesRestart
+
+NAMES = b'"names":'
+"""Part of every line of a restart."""
+
+
+def metric_line(text: bytes) -> MetricRecord:
+    """Read a line of `metrics.jsonl`.
+
+    Raises:
+        ValueError: it is none, or holds a number or a name that the store cannot keep.
+    """
+    metrics = parse_record(MetricRecord, text)
+    check_moment(metrics.step, metrics.time)
+    for name in metrics.values:
+        _check_name(name)
+    if metrics.data_digest is not None and not DIGEST.fullmatch(metrics.data_digest):
+        raise ValueError(f"data_digest {metrics.data_digest[:40]!r} is no digest")
+    return metrics
+
+
+def event_file_line(text: bytes) -> MetricRecord:
+    """Read a line of `event_files.jsonl`, which may be that of a restart.
+
+    Raises:
+        ValueError: it is none, or holds a number or a name that the store cannot keep.
+    """
+    try:
+        restart = parse_record(SeriesRestart, text) if NAMES in text else None
+    except ValidationError:  # a name of a metric may look like the field
+        restart = None
+    if restart is None:
+        return metric_line(text)
+    check_moment(restart.step, restart.time)
+    for name in restart.names:
+        _check_name(name)
+    return restart
+
+
+@lru_cache(maxsize=4096)  # every line of a run holds the same names
+def _check_name(name: str) -> None:
+    if not is_storable(name):
+        raise ValueError(f"{name[:120]!r} is no name of a metric")

@@ -1,0 +1,183 @@
+"""Advances a job's progress by its metrics, and checks the first step of a resumed attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, update
+
+from server.cluster.placement.demand import expected_time
+from server.core.database.tables import attempts, jobs
+from server.core.subject import SERVER
+from server.telemetry.ingest.report import IncomingReport
+from server.telemetry.metrics.continuity import first_step
+from server.telemetry.metrics.store import newest_values
+from trainyard.protocol.rest.event_data import ContinuityChecked, MetricsStored
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.run.figures import LOSSES, MOST_TOKENS_PER_SECOND, duration, in_range
+from trainyard.run.records import Heartbeat, MetricRecord
+
+STEP_SECONDS = "perf/step_seconds"
+PER_DEVICE = "perf/tokens_per_second_per_device"
+PACE_STEPS = 20
+"""Logged steps over which the pace is averaged."""
+
+
+_STORE_PROGRESS = (
+    update(jobs).where(jobs.c.id == bindparam("of_job")).values(progress=bindparam("present"))
+)
+_STORE_STEP = (
+    update(attempts)
+    .where(attempts.c.id == bindparam("of_attempt"))
+    .values(last_step=bindparam("step"))
+)
+
+
+def advance_progress(reports: Sequence[IncomingReport]) -> None:
+    """Advance jobs' progress by heartbeat and metrics, and notify live charts.
+
+    Global rank 0's node reports both. The heartbeat may be some steps ahead of the records or
+    behind them, and is at 0 before a trainer has loaded its checkpoint.
+    """
+    mine = [
+        each
+        for each in reports
+        if each.share.node_rank == 0 and (each.report.heartbeat or each.content.metrics)
+    ]
+    if not mine:
+        return
+    connection = mine[0].connection
+    recent = _recent_step_seconds(connection, mine)
+    steps: list[dict[str, Any]] = []
+    progress: list[dict[str, Any]] = []
+    for incoming in mine:
+        share = incoming.share
+        present = _present(incoming, recent.get(share.attempt_id, ()))
+        if present.step > share.last_step:
+            steps.append({"of_attempt": share.attempt_id, "step": present.step})
+        progress.append({"of_job": share.job_id, "present": present})
+        if records := incoming.content.metrics:
+            values = _newest(records)
+            incoming.notify(MetricsStored(step=present.step, values=values, progress=present))
+    if steps:
+        connection.execute(_STORE_STEP, steps)
+    connection.execute(_STORE_PROGRESS, progress)
+
+
+def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progress:
+    """Return the progress of a job after a report."""
+    share, records, heartbeat = incoming.share, incoming.content.metrics, incoming.report.heartbeat
+    reached = [record.step for record in records]
+    if heartbeat is not None:
+        # As the metrics beyond it, which are left out: the pace would come from steps never done.
+        last = share.progress.last_legal_step
+        reached.append(heartbeat.step if last is None else min(heartbeat.step, last))
+    step = max([share.last_step, *reached])
+    progress = share.progress.model_copy(update={"step": step})
+    if heartbeat is not None:
+        progress = progress.model_copy(update=_seen(incoming, progress, heartbeat))
+    if not records:
+        return progress
+    ranks = share.layout.world_size
+    return advanced(progress, records, world_size=ranks, step_seconds=step_seconds)
+
+
+def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
+    """Return the values of the newest step that has any; some may come in a record of their own."""
+    valued = [record for record in records if record.values]
+    last = max((record.step for record in valued), default=None)
+    return {
+        name: value
+        for record in valued
+        if record.step == last
+        for name, value in record.values.items()
+    }
+
+
+def _seen(incoming: IncomingReport, progress: Progress, heartbeat: Heartbeat) -> dict[str, Any]:
+    """Return the fields of the progress that a heartbeat gives."""
+    seen: dict[str, Any] = {
+        "phase": heartbeat.phase,
+        "heartbeat_at": incoming.context.now(),
+        "answers": heartbeat.answers,
+    }
+    # What the spec gives is a limit, and no report changes it.
+    if heartbeat.steps is not None and progress.last_legal_step is None:
+        seen |= {"steps": heartbeat.steps, "steps_reported": True}
+    return seen
+
+
+def advanced(
+    progress: Progress,
+    records: Sequence[MetricRecord],
+    *,
+    world_size: int,
+    step_seconds: Sequence[float],
+) -> Progress:
+    """Return the progress after these records.
+
+    Args:
+        progress: what was known before, with the step that is reached.
+        records: at least one record.
+        world_size: ranks of the attempt.
+        step_seconds: durations of the last steps.
+    """
+    values = _newest(records)
+    durations = [seconds for seconds in step_seconds if duration(seconds) is not None]
+    left = None if step_seconds else progress.seconds_left
+    if durations and progress.steps is not None:
+        pace = sum(durations) / len(durations)
+        left = expected_time(max(progress.steps - progress.step, 0) * pace).total_seconds()
+    return progress.model_copy(
+        update={
+            "loss": next((values[name] for name in LOSSES if name in values), progress.loss),
+            "tokens_per_second": progress.tokens_per_second
+            if PER_DEVICE not in values
+            else _throughput(values[PER_DEVICE], world_size),
+            "seconds_left": left,
+        }
+    )
+
+
+def _throughput(per_device: float, world_size: int) -> float | None:
+    tokens = in_range(per_device, below=MOST_TOKENS_PER_SECOND)
+    return None if tokens is None else tokens * world_size
+
+
+def _recent_step_seconds(
+    connection: Connection, reports: Sequence[IncomingReport]
+) -> dict[str, list[float]]:
+    """Return the last steps' durations by attempt; the store supplies what short reports lack."""
+    given = {
+        each.share.attempt_id: [
+            record.values[STEP_SECONDS]
+            for record in each.content.metrics
+            if STEP_SECONDS in record.values
+        ]
+        for each in reports
+    }
+    short = [attempt_id for attempt_id, own in given.items() if 0 < len(own) < PACE_STEPS]
+    stored = newest_values(connection, short, STEP_SECONDS, limit=PACE_STEPS) if short else {}
+    return {attempt_id: own[-PACE_STEPS:] for attempt_id, own in (given | stored).items()}
+
+
+def check_continuity(incoming: IncomingReport) -> None:
+    """Check the first step of a resumed attempt, once it is stored."""
+    if not incoming.begins_resume:
+        return
+    # What one of several processes logs is no record of the step.
+    alone = (record for record in incoming.step_records if record.ranks == 1)
+    records = [*alone, *incoming.folded]
+    share = incoming.share
+    found = first_step.check(incoming.connection, share.attempt_id, records)
+    if found is None:
+        return
+    mine = attempts.c.id == share.attempt_id
+    incoming.connection.execute(update(attempts).where(mine).values(continuity=found))
+    changed = f"; changed: {', '.join(found.differs)}" if found.differs else ""
+    incoming.append(
+        ContinuityChecked(**dict(found)),
+        message=f"step {found.step} after {share.parent_checkpoint_id}: {found.summary}{changed}",
+        actor=SERVER,
+    )

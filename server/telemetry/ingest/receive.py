@@ -1,0 +1,369 @@
+"""Stores reports: content, acknowledged offsets and what follows, in one transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DataError, DBAPIError, StatementError
+
+from server.cluster.nodes.register import check_protocol
+from server.core.context import Context
+from server.core.database.tables import attempt_nodes
+from server.core.errors import InvalidRequestError, RefusalError, UnauthenticatedError
+from server.core.lifecycle import lock_jobs_of
+from server.core.subject import Actor
+from server.jobs.attempts.finish import end_nodes
+from server.jobs.attempts.retry_policy import NodeEnd
+from server.jobs.attempts.service import (
+    HeardShare,
+    ReportedShare,
+    ShareKey,
+    accepted_or_refused,
+    check_identity,
+    read_reported_shares,
+    record_heartbeats,
+)
+from server.jobs.shells.worker_api import shell_orders
+from server.telemetry.artifacts.store import store_artifacts
+from server.telemetry.ingest.early_commits import hold_early_commits
+from server.telemetry.ingest.late_values import move_late_values
+from server.telemetry.ingest.parse import (
+    METRICS,
+    ReportContent,
+    UnpackedChunk,
+    is_log,
+    parse_chunks,
+    unpack,
+)
+from server.telemetry.ingest.pending_requests import pending_requests
+from server.telemetry.ingest.report import IncomingReport
+from server.telemetry.ingest.subscribers import SUBSCRIBERS, notify_logs, store_notices
+from server.telemetry.logs.store import LogKey, close_output, store_output
+from server.telemetry.metrics import rank_steps
+from server.telemetry.metrics.restarts import store_records
+from server.telemetry.metrics.store import MAX_SERIES
+from trainyard.protocol.rest.event_data import MetricsDropped
+from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
+from trainyard.protocol.worker_messages import Report, ReportReply
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import MetricRecord
+
+logger = logging.getLogger(__name__)
+
+SHARED_BYTES = 16 * 1024
+"""Content up to which a report may share a transaction: what is larger delays those with it, and
+its own statements cost less than its lines do."""
+
+
+@dataclass(frozen=True)
+class SentReport:
+    """A report and the share on which its token was accepted."""
+
+    share: ReportedShare
+    report: Report
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may be in a group: small, and with nothing but steps, output and a lease."""
+        report = self.report
+        rare = report.exit or report.answers or report.unusable or report.provenance or report.facts
+        if rare or sum(each.end - each.start for each in report.chunks) > SHARED_BYTES:
+            return False
+        return all(chunk.file in METRICS or is_log(chunk.file) for chunk in report.chunks)
+
+
+Answer = ReportReply | RefusalError | None
+"""What a report gets; None where it needs a transaction of its own."""
+
+
+def store_report(context: Context, share: ReportedShare, report: Report) -> ReportReply:
+    """Store what a supervisor reports, exactly once, and return orders and stored offsets.
+
+    Args:
+        context: the server's surroundings.
+        share: the share on which the token of the report was accepted.
+        report: what it reports.
+
+    Raises:
+        UnauthenticatedError: the token is not that of this attempt on this node.
+        ConflictError: another supervisor reports for the share.
+        InvalidRequestError: a chunk is damaged, a line cannot be read (the rule:
+            `server.telemetry.ingest.parse`), or the database holds no such value; nothing is
+            stored.
+    """
+    answer = _store_one(context, SentReport(share, report), waits=True)
+    if isinstance(answer, RefusalError):
+        raise answer
+    assert answer is not None
+    return answer
+
+
+def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Answer]:
+    """Store reports of different jobs by one transaction, by as many statements as one.
+
+    It waits for no job that another transaction holds, which would delay the others.
+
+    Args:
+        context: the server's surroundings.
+        sent: reports that may share a transaction.
+
+    Returns:
+        For each the reply, or why it is refused, as `store_report` does it; or None: nothing of it
+        is stored, and it must be stored alone.
+    """
+    if len(sent) == 1:
+        return [_store_one(context, sent[0], waits=False)]
+    assert len({each.share.job_id for each in sent}) == len(sent), "two reports of one job"
+    return _store(context, sent, waits=False)
+
+
+def _store_one(context: Context, sent: SentReport, *, waits: bool) -> Answer:
+    try:
+        (answer,) = _store(context, [sent], waits=waits)
+    except (StatementError, OverflowError) as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, DataError):
+            raise
+        # A 500 would be an outage to the sender, which repeats the same report for ever.
+        attempt_id = sent.share.attempt_id
+        logger.exception("the database refuses a value in a report of attempt %s", attempt_id)
+        reason = str(getattr(error, "orig", error)).partition("\n")[0]
+        raise InvalidRequestError.at("", f"the database refuses a value: {reason}") from error
+    return answer
+
+
+def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list[Answer]:
+    """Store each report, or nothing of it; without `waits` nothing of what might have to wait.
+
+    Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
+    the offset at which to continue. Content, offsets, catalog, progress and events stand or fall
+    together. After the end of the share its token brings output alone (`_take_output`).
+    """
+    # Lines are parsed before the write transaction begins: it holds the jobs' locks, and on SQLite
+    # every writer waits for it.
+    answers: list[Answer] = []
+    parsed: dict[int, _Parsed] = {}
+    for place, each in enumerate(sent):
+        answers.append(None)
+        try:
+            parsed[place] = _Parsed.of(each)
+        except RefusalError as refusal:
+            answers[place] = refusal
+    if not parsed:
+        return answers
+    with context.database.write() as connection:
+        attempt_ids = [each.share.attempt_id for each in sent]
+        locked = lock_jobs_of(connection, attempt_ids, waits=waits)
+        shares = read_reported_shares(connection, [each.share.key for each in sent])
+        incoming: dict[int, IncomingReport] = {}
+        for place, own in parsed.items():
+            if not waits and own.sent.share.attempt_id not in locked:
+                continue
+            try:
+                found = _incoming(context, connection, own, shares)
+            except RefusalError as refusal:
+                answers[place] = refusal
+                continue
+            if waits or found.may_share:
+                incoming[place] = found
+        replies = _apply([*incoming.values()]) if incoming else ()
+        for place, reply in zip(incoming, replies, strict=True):
+            answers[place] = reply
+    return answers
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """A report with its unpacked chunks, and what of them was new when its token was accepted."""
+
+    sent: SentReport
+    chunks: Sequence[UnpackedChunk]
+    content: ReportContent
+
+    @classmethod
+    def of(cls, sent: SentReport) -> Self:
+        """Unpack and parse a report."""
+        check_protocol(sent.report.protocol)
+        if sent.report.node != sent.share.node:
+            raise UnauthenticatedError("this is no token of this attempt on this node")
+        chunks = unpack(sent.report.chunks)
+        return cls(sent, chunks, parse_chunks(chunks, sent.share))
+
+
+def _incoming(
+    context: Context,
+    connection: Connection,
+    parsed: _Parsed,
+    shares: Mapping[ShareKey, ReportedShare],
+) -> IncomingReport:
+    """Return a report with its share as it is now, under the lock of the job."""
+    accepted, report, content = parsed.sent.share, parsed.sent.report, parsed.content
+    # The token may have been accepted with an earlier report, or have been revoked since.
+    share = accepted_or_refused(context, shares.get(accepted.key))
+    if isinstance(share, RefusalError):
+        raise share
+    check_identity(share, report.identity)
+    if share.acknowledged != accepted.acknowledged:  # a copy of this report came in between
+        content = parse_chunks(parsed.chunks, share)
+    return IncomingReport(context, connection, share, report, content)
+
+
+def _apply(reports: Sequence[IncomingReport]) -> list[ReportReply]:
+    """Store what is new, and what follows from it; return the replies."""
+    first = reports[0]
+    if first.share.node_state == AttemptNodeState.ENDED or first.share.lost_at is not None:
+        return [_take_output(first)]  # alone
+    for incoming in reports:
+        _leave_out_later_steps(incoming)
+        _fold_ranks(incoming)
+        hold_early_commits(incoming)
+    _store_content(reports)
+    for incoming in reports:
+        _close_logs(incoming)
+    for subscriber in SUBSCRIBERS:
+        subscriber(reports)
+    for incoming in reports:
+        _end_share(incoming)  # last: an ended attempt takes neither commits nor answers
+    pending = pending_requests(first.connection, reports)
+    return [
+        ReportReply(
+            acknowledged=_acknowledged(incoming),
+            desired=incoming.share.desired,
+            requests=pending.get(incoming.share.attempt_id, ()),
+            shells=shell_orders(incoming.context, incoming.connection, incoming.share),
+        )
+        for incoming in reports
+    ]
+
+
+def _acknowledged(incoming: IncomingReport) -> dict[str, int]:
+    stored = incoming.acknowledged
+    return {chunk.file: stored.get(chunk.file, 0) for chunk in incoming.report.chunks}
+
+
+def _leave_out_later_steps(incoming: IncomingReport) -> None:
+    """Keep the metrics up to the last step; bytes of others are acknowledged: no report fails."""
+    content, last_step = incoming.content, incoming.share.progress.last_legal_step
+    if last_step is None:  # a program whose spec does not give its steps
+        return
+    metrics = [*content.metrics, *(record for _, record in content.of_ranks)]
+    beyond = [each.step for each in metrics if each.step > last_step]
+    if not beyond:
+        return
+    incoming.dropped.append(MetricsDropped(what="steps", limit=last_step, first=beyond[0]))
+    content.metrics = [each for each in content.metrics if each.step <= last_step]
+    content.of_ranks = [each for each in content.of_ranks if each[1].step <= last_step]
+
+
+def _fold_ranks(incoming: IncomingReport) -> None:
+    """Stage what ranks of a program logged, and fill `folded` of the report."""
+    connection, share, now = incoming.connection, incoming.share, incoming.context.now()
+    incoming.folded = rank_steps.fold(
+        connection, share.attempt_id, incoming.content.of_ranks, now=now
+    )
+    if incoming.report.exit is not None:
+        others = select(attempt_nodes.c.node).where(
+            attempt_nodes.c.attempt_id == share.attempt_id,
+            attempt_nodes.c.node != share.node,
+            attempt_nodes.c.state != AttemptNodeState.ENDED,
+            attempt_nodes.c.lost_at.is_(None),
+        )
+        last = connection.scalar(others.limit(1)) is None
+        ranks = {*share.ranks, share.node_rank}
+        incoming.folded += rank_steps.end_ranks(
+            connection, share.attempt_id, ranks, last=last, now=now
+        )
+
+
+def _store_content(reports: Sequence[IncomingReport]) -> None:
+    """Store metrics, artifacts and output, and note in each report what became of its own."""
+    connection = reports[0].connection
+    metrics: dict[str, list[MetricRecord]] = {}
+    output: dict[LogKey, bytes] = {}
+    for incoming in reports:
+        attempt_id, content = incoming.share.attempt_id, incoming.content
+        # The digest of one of several processes is no digest of the step.
+        alone = (
+            replace(each, data_digest=None) if each.ranks > 1 else each for each in content.metrics
+        )
+        metrics[attempt_id] = [*alone, *incoming.folded]
+        move_late_values(incoming, metrics)
+        for rank, new in content.output:
+            output[attempt_id, rank] = output.get((attempt_id, rank), b"") + new
+        if content.artifacts:
+            incoming.artifacts = store_artifacts(
+                incoming.context, connection, incoming.share, content.artifacts
+            )
+    left_out = store_records(connection, metrics)
+    logs = store_output(connection, output, quota=reports[0].context.settings.log_quota_bytes)
+    for incoming in reports:
+        attempt_id = incoming.share.attempt_id
+        if above := left_out.get(attempt_id):
+            series = MetricsDropped(what="series", limit=MAX_SERIES, first=above[0])
+            incoming.dropped.append(series)
+        incoming.logs += [stored for stored in logs if stored.attempt_id == attempt_id]
+
+
+def _close_logs(incoming: IncomingReport) -> None:
+    """Store the last, unfinished line of each log at the exit of the node's ranks."""
+    if incoming.report.exit is not None:
+        incoming.logs += close_output(
+            incoming.connection,
+            incoming.share.attempt_id,
+            incoming.share.ranks,
+            quota=incoming.context.settings.log_quota_bytes,
+        )
+
+
+def _end_share(incoming: IncomingReport) -> None:
+    """End the share by its supervisor's last report, and with the last share the attempt."""
+    exit_record, share = incoming.report.exit, incoming.share
+    if exit_record is None:
+        return
+    failure = exit_record.failure
+    if exit_record.outcome == "failed" and failure is None:
+        failure = Failure(
+            reason=FailureReason.TRAINER_ERROR, message="the supervisor named no reason"
+        )
+    if failure is not None:
+        # Whatever the sender names: no node makes failures count against another one.
+        failure = replace(failure, node=share.node)
+    end_nodes(
+        incoming.context,
+        incoming.connection,
+        share.attempt_id,
+        [NodeEnd(share.node, AttemptOutcome(exit_record.outcome), failure)],
+        actor=Actor(share.node),
+        exit_record=exit_record,
+    )
+
+
+def _take_output(incoming: IncomingReport) -> ReportReply:
+    """Store the output of a share that has ended or is lost, drop all else, and order its end.
+
+    What is dropped is acknowledged, so that the supervisor gets to its exit, which ends a lost
+    share. Until then its reports renew the lease: a node that reports is not ended by silence.
+    """
+    connection, share = incoming.connection, incoming.share
+    report, content = incoming.report, incoming.content
+    output = [chunk for chunk in content.chunks if is_log(chunk.file)]
+    incoming.content = ReportContent(chunks=output, output=content.output)
+    _store_content([incoming])
+    notify_logs(incoming)
+    store_notices([incoming])
+    stored = incoming.acknowledged
+    if share.node_state == AttemptNodeState.ENDED:
+        mine = attempt_nodes.c.attempt_id == share.attempt_id, attempt_nodes.c.node == share.node
+        connection.execute(update(attempt_nodes).where(*mine).values(acknowledged=stored))
+    else:
+        silent = HeardShare(share, None, report.identity, stored)
+        record_heartbeats(incoming.context, connection, [silent])
+        _end_share(incoming)
+    acknowledged = {
+        chunk.file: stored.get(chunk.file, 0) if is_log(chunk.file) else chunk.end
+        for chunk in report.chunks
+    }
+    return ReportReply(acknowledged=acknowledged, desired=DesiredState.CANCEL)

@@ -1,0 +1,99 @@
+"""One report in the transaction that stores it: its share, its new content, its events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from server.core.context import Context
+from server.core.events.store import NewEvent, append_event
+from server.core.subject import TRAINER, Actor, Subject
+from server.jobs.attempts.service import ReportedShare
+from server.telemetry.artifacts.store import StoredArtifacts
+from server.telemetry.ingest.parse import ReportContent
+from server.telemetry.logs.store import Stored
+from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.rest.event_data import MetricsDropped
+from trainyard.protocol.states import AttemptNodeState
+from trainyard.protocol.worker_messages import Report
+from trainyard.run.records import MetricRecord, SeriesRestart
+
+
+@dataclass
+class IncomingReport:
+    """A report as every subscriber gets it."""
+
+    context: Context
+    connection: Connection
+    """The transaction, which holds the job's lock."""
+    share: ReportedShare
+    report: Report
+    content: ReportContent
+    """What was not stored before."""
+    folded: list[MetricRecord] = field(default_factory=list)
+    """What the ranks of a program logged of steps that are complete now."""
+    logs: list[Stored] = field(default_factory=list)
+    """Output that the report added to the logs of ranks."""
+    artifacts: StoredArtifacts | None = None
+    """What became of artifacts that the report names."""
+    dropped: list[MetricsDropped] = field(default_factory=list)
+    """What it has beyond the limits of metrics."""
+    notices: list[tuple[Subject, EventData]] = field(default_factory=list)
+    """What its notices are to be; a later one of the same key replaces an earlier one."""
+
+    @property
+    def node_subject(self) -> Subject:
+        """What an event of this node's share is about."""
+        return self.share.subject.on(self.share.node)
+
+    @property
+    def acknowledged(self) -> dict[str, int]:
+        """Bytes of each file that are stored once the report is."""
+        ends = {chunk.file: chunk.end for chunk in self.content.chunks}
+        return self.share.acknowledged | ends
+
+    def append(
+        self,
+        event: EventData,
+        *,
+        message: str,
+        actor: Actor = TRAINER,
+        subject: Subject | None = None,
+    ) -> None:
+        """Append an event of the attempt, or of another subject."""
+        new = NewEvent(event, actor, subject or self.share.subject, message)
+        append_event(self.context, self.connection, new)
+
+    def notify(self, data: EventData, *, subject: Subject | None = None) -> None:
+        """Have the notice of the attempt, or of another subject, replaced with all of the group."""
+        self.notices.append((subject or self.share.subject, data))
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may be stored with reports of other jobs: no move and no event follows.
+
+        Moves and events lock nodes and the order of events, which others wait for.
+        """
+        share = self.share
+        return (
+            share.node_state == AttemptNodeState.RUNNING
+            and share.lost_at is None
+            and share.unreachable_since is None
+            and not share.starts_training(self.report.heartbeat)
+            and not self.content.skipped
+            and not self.begins_resume
+        )
+
+    @property
+    def step_records(self) -> list[MetricRecord]:
+        """New metrics without the lines of restarts, which are of no step."""
+        return [each for each in self.content.metrics if not isinstance(each, SeriesRestart)]
+
+    @property
+    def begins_resume(self) -> bool:
+        """Whether it may have the first step after a checkpoint that was loaded."""
+        share, metrics = self.share, [*self.step_records, *self.folded]
+        if share.parent_checkpoint_id is None or not metrics:
+            return False
+        return min(record.step for record in metrics) <= share.start_step + 1

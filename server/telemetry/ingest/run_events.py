@@ -1,0 +1,134 @@
+"""Applies the events of a run: catalogs commits, stores answers, appends the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import update
+
+from server.cluster.ranks.store import (
+    places_of,
+    record_found,
+    record_gone,
+    record_times,
+    straggler_words,
+)
+from server.core.database.tables import attempts, requests
+from server.core.subject import TRAINER
+from server.jobs.checkpoints.catalog import record_commits, record_stall
+from server.telemetry.ingest.parse import AnsweredRequest, Comparison
+from server.telemetry.ingest.report import IncomingReport
+from server.telemetry.metrics.lineage_values import measure
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
+from trainyard.protocol.rest.event_data import (
+    PhaseEntered,
+    RequestAnswered,
+    Resumed,
+    StopAgreed,
+    WeightsLoaded,
+)
+from trainyard.protocol.rest.metrics_and_logs import (
+    RankTimes,
+    RankTimesStored,
+    StragglerFound,
+    StragglerGone,
+)
+from trainyard.run.checkpoints.program_manifest import ProgramManifest
+from trainyard.run.records import RequestAnswer
+
+
+def apply_run_events(incoming: IncomingReport) -> None:
+    """Apply the events of `events.jsonl` in the order in which they were written."""
+    context, connection = incoming.context, incoming.connection
+    content = incoming.content.events
+    attempt_id = incoming.share.attempt_id
+    placed = any(isinstance(event, StragglerFound | StragglerGone) for event in content)
+    places = places_of(connection, attempt_id) if placed else ()
+    for event in content:
+        match event:
+            case Manifest() | ProgramManifest():
+                record_commits(
+                    *(context, connection, attempt_id, [event]), actor=TRAINER, measure=measure
+                )
+            case SaveSettled():
+                if record_stall(connection, attempt_id, event):
+                    incoming.notify(event)
+            case SaveFailed():
+                _note_failed_save(incoming, event)
+            case AnsweredRequest():
+                _store_answer(incoming, event.request_id, event.answer)
+            case PhaseEntered():
+                incoming.notify(event)
+            case StragglerFound() | StragglerGone() | RankTimes():
+                _apply_comparison(incoming, event, places)
+            case _:
+                incoming.append(event, message=_in_words(event))
+
+
+def _apply_comparison(
+    incoming: IncomingReport, event: Comparison, places: Sequence[tuple[str, int]]
+) -> None:
+    """Store what the comparison of the ranks found; a rank without a place is dropped."""
+    context, connection = incoming.context, incoming.connection
+    attempt_id = incoming.share.attempt_id
+    if isinstance(event, RankTimes):
+        record_times(connection, attempt_id, event)
+        incoming.notify(RankTimesStored(step=event.step))
+        return
+    if event.rank >= len(places):
+        return
+    node, slot = places[event.rank]
+    if isinstance(event, StragglerGone):
+        record_gone(context, connection, attempt_id, event.rank)
+        message = f"rank {event.rank} on {node} is as fast as the others again"
+    else:
+        event = event.model_copy(update={"node": node, "slot": slot})
+        record_found(context, connection, attempt_id, event)
+        message = straggler_words(event)
+    incoming.append(event, message=message, subject=incoming.share.subject.on(node))
+
+
+def store_answers(incoming: IncomingReport) -> None:
+    """Store the answers that the supervisor read from the run directory."""
+    for request_id, answer in incoming.report.answers.items():
+        _store_answer(incoming, request_id, answer)
+
+
+def _note_failed_save(incoming: IncomingReport, failed: SaveFailed) -> None:
+    mine = attempts.c.id == incoming.share.attempt_id
+    incoming.connection.execute(update(attempts).where(mine).values(save_failed=failed))
+    unsaved = failed.step - failed.saved_step
+    incoming.append(
+        failed,
+        message=f"save {failed.tries} failed, {unsaved} steps since step {failed.saved_step} "
+        f"are not saved: {failed.message}",
+    )
+
+
+def _store_answer(incoming: IncomingReport, request_id: str, answer: RequestAnswer) -> None:
+    """Store the first answer to a request of this attempt."""
+    answered = incoming.connection.execute(
+        update(requests)
+        .where(
+            requests.c.id == request_id,
+            requests.c.attempt_id == incoming.share.attempt_id,
+            requests.c.answer.is_(None),
+        )
+        .values(answer=answer)
+    )
+    if answered.rowcount:
+        incoming.append(
+            RequestAnswered(request_id=request_id, ok=answer.ok, message=answer.message),
+            message=answer.message,
+        )
+
+
+def _in_words(event: WeightsLoaded | Resumed | StopAgreed) -> str:
+    match event:
+        case WeightsLoaded():
+            return f"starts from {event.place}"
+        case Resumed():
+            changed = f"; changed: {'; '.join(event.changed)}" if event.changed else ""
+            return f"went on from {event.checkpoint_id}{changed}"
+        case StopAgreed():
+            return f"all ranks leave after step {event.step}"

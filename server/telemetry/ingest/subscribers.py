@@ -1,0 +1,219 @@
+"""Subscribers of reports: each applies one consequence of all of a group, in its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlalchemy import func, select, update
+
+from server.cluster.nodes.network import forget_check, record_check
+from server.cluster.nodes.slots import withheld_by_launch
+from server.core.database.tables import attempts, events, nodes
+from server.core.events.notices import notify_all
+from server.core.subject import SERVER
+from server.jobs.attempts.service import HeardShare, record_heartbeats
+from server.jobs.facts.store import report_facts
+from server.telemetry.ingest.progress import advance_progress, check_continuity
+from server.telemetry.ingest.report import IncomingReport
+from server.telemetry.ingest.run_events import apply_run_events, store_answers
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.rest.event_data import LineSkipped, LogStored
+from trainyard.protocol.rest.metrics_and_logs import FactsStored
+from trainyard.run.artifacts.artifact_records import DropReason
+from trainyard.run.failures import FailureReason
+
+MOST_SKIPPED = 100
+"""Events of lines that cannot be read, of one attempt: a program can write any number."""
+DROPPED_BECAUSE: Mapping[DropReason, str] = {
+    "disk_full": "because the disk of the node is about to be full",
+    "queue_full": "because more were logged at once than the script's process can hold",
+    "spool_full": "because more wait on the node than may",
+    "quota": "because the job has the bytes that it may have (TRAINYARD_ARTIFACT_QUOTA_BYTES)",
+    "too_many": "because the job has as many as it may have",
+    "too_large": "because files are larger than they may be",
+    "unreadable": "because files cannot be read, or changed while they were sent",
+}
+Subscriber = Callable[[Sequence[IncomingReport]], None]
+
+
+def withhold_slots(incoming: IncomingReport) -> None:
+    """Withhold the slots whose devices a launch found unusable, until a sample of them is good."""
+    share, unusable = incoming.share, incoming.report.unusable
+    if not unusable:
+        return
+    mine = nodes.c.name == share.node
+    found = select(nodes.c.hardware, nodes.c.withheld).where(mine)
+    row = incoming.connection.execute(found.with_for_update(key_share=True)).one()
+    more = withheld_by_launch(row.hardware, share.slots, unusable)
+    incoming.connection.execute(update(nodes).where(mine).values(withheld=row.withheld | more))
+
+
+def record_network_check(incoming: IncomingReport) -> None:
+    """Record that the network of the attempt's nodes was checked, once its ranks train."""
+    share = incoming.share
+    if share.starts_training(incoming.report.heartbeat):
+        record_check(incoming.connection, share.attempt_id, incoming.context.now())
+
+
+def forget_network_check(incoming: IncomingReport) -> None:
+    """Have the network of the attempt's nodes checked again after a hang."""
+    exit_record = incoming.report.exit
+    failure = None if exit_record is None else exit_record.failure
+    if failure is not None and failure.reason == FailureReason.HANG:
+        forget_check(incoming.connection, incoming.share.attempt_id)
+
+
+def renew_leases(reports: Sequence[IncomingReport]) -> None:
+    """Renew the leases of shares with their offsets; a first step moves its attempt to `running`.
+
+    One statement stores both: the row of a share is written once a report.
+    """
+    context, connection = reports[0].context, reports[0].connection
+    record_heartbeats(context, connection, [heard(incoming) for incoming in reports])
+
+
+def heard(incoming: IncomingReport) -> HeardShare:
+    """Return what a report renews the lease by."""
+    report = incoming.report
+    return HeardShare(incoming.share, report.heartbeat, report.identity, incoming.acknowledged)
+
+
+def keep_provenance(incoming: IncomingReport) -> None:
+    """Keep the provenance of global rank 0's node as it was first reported."""
+    provenance, share = incoming.report.provenance, incoming.share
+    if provenance is not None and share.node_rank == 0:
+        incoming.connection.execute(
+            update(attempts)
+            .where(attempts.c.id == share.attempt_id, attempts.c.provenance.is_(None))
+            .values(provenance=provenance)
+        )
+
+
+def keep_facts(incoming: IncomingReport) -> None:
+    """Replace the facts of the job by what its script has on global rank 0's node."""
+    facts, share = incoming.report.facts, incoming.share
+    if facts is not None and share.node_rank == 0:
+        report_facts(incoming.connection, share.job_id, facts)
+        stored = FactsStored(config=len(facts.config), summary=len(facts.summary))
+        incoming.notify(stored)
+
+
+def append_skipped_lines(incoming: IncomingReport) -> None:
+    """Append an event for each of the first lines of an attempt that could not be read."""
+    if not incoming.content.skipped:
+        return
+    share = incoming.share
+    known = select(func.count()).where(
+        events.c.job_id == share.job_id,
+        events.c.kind == EventKind.LINE_SKIPPED,
+        events.c.attempt == share.number,
+    )
+    left = max(MOST_SKIPPED - (incoming.connection.scalar(known) or 0), 0)
+    for skipped in incoming.content.skipped[:left]:
+        incoming.append(
+            LineSkipped(file=skipped.file, offset=skipped.offset, error=skipped.error),
+            message=f"a line of {skipped.file} at byte {skipped.offset} cannot be read",
+            actor=SERVER,
+            subject=incoming.node_subject,
+        )
+
+
+def append_dropped_metrics(incoming: IncomingReport) -> None:
+    """Append, once an attempt and limit, the event that metrics beyond it are left out."""
+    if not incoming.dropped:
+        return
+    share = incoming.share
+    appended = select(events.c.data).where(
+        events.c.job_id == share.job_id,
+        events.c.kind == EventKind.METRICS_DROPPED,
+        events.c.attempt == share.number,
+    )
+    before = {data["what"] for data in incoming.connection.scalars(appended)}
+    for dropped in incoming.dropped:
+        if dropped.what in before:
+            continue
+        of_steps = f"steps up to {dropped.limit:,} (training.steps)"
+        kept = of_steps if dropped.what == "steps" else f"{dropped.limit:,} series"
+        incoming.append(
+            dropped,
+            message=f"metrics of attempt {share.number} are kept for {kept}; {dropped.first!r} "
+            "and further ones are left out",
+            actor=SERVER,
+        )
+
+
+def append_dropped_output(incoming: IncomingReport) -> None:
+    """Append, once an attempt and reason, the event that artifacts or logs are left out."""
+    stored, share = incoming.artifacts, incoming.share
+    if stored is None:
+        return
+    for notice in stored.notices:
+        incoming.notify(notice)
+    if not stored.dropped:
+        return
+    appended = select(events.c.data).where(
+        events.c.job_id == share.job_id,
+        events.c.kind == EventKind.OUTPUT_DROPPED,
+        events.c.attempt == share.number,
+    )
+    known = {(data["what"], data["reason"]) for data in incoming.connection.scalars(appended)}
+    for dropped in stored.dropped:
+        if (dropped.what, dropped.reason) in known:
+            continue
+        known.add((dropped.what, dropped.reason))
+        first = "" if dropped.first is None else f"; {dropped.first!r} is the first"
+        incoming.append(
+            dropped,
+            message=f"{dropped.what} of attempt {share.number} are left out, "
+            f"{DROPPED_BECAUSE[dropped.reason]}{first}",
+            actor=SERVER,
+            subject=incoming.node_subject,
+        )
+
+
+def notify_logs(incoming: IncomingReport) -> None:
+    """Notify live views of new log lines, once a rank."""
+    for stored in {stored.rank: stored for stored in incoming.logs}.values():
+        incoming.notify(
+            LogStored(rank=stored.rank, lines=stored.lines), subject=incoming.node_subject
+        )
+
+
+def store_notices(reports: Sequence[IncomingReport]) -> None:
+    """Store the notices of all reports."""
+    ordered = sorted(reports, key=lambda incoming: incoming.share.job_id)
+    new = [notice for incoming in ordered for notice in incoming.notices]
+    notify_all(reports[0].context, reports[0].connection, new)
+
+
+def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
+    """Return what applies a consequence that is rare to one report after the other."""
+
+    def subscriber(reports: Sequence[IncomingReport]) -> None:
+        for incoming in reports:
+            apply(incoming)
+
+    return subscriber
+
+
+# A subscriber that raises undoes the whole group. Nodes are locked before the first event, as in
+# heartbeats: the two would wait for each other. All nodes of an attempt are locked by name before
+# the one of the report, which may not be the first of them. Then the lease: the first report of a
+# step moves the attempt to `running` before the events of that step are appended.
+SUBSCRIBERS: tuple[Subscriber, ...] = (
+    _each(record_network_check),
+    _each(forget_network_check),
+    _each(withhold_slots),
+    renew_leases,
+    _each(keep_provenance),
+    _each(keep_facts),
+    _each(apply_run_events),
+    _each(append_skipped_lines),
+    _each(append_dropped_metrics),
+    _each(append_dropped_output),
+    _each(notify_logs),
+    advance_progress,
+    _each(check_continuity),
+    _each(store_answers),
+    store_notices,
+)

@@ -1,0 +1,314 @@
+"""Charts: curves of a job in buckets, along its lineage and its abandoned branches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, select
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import metric_series
+from server.core.database.tables import attempts
+from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.lifecycle import check_job
+from server.jobs.attempts.lineage import (
+    NEVER,
+    AttemptKey,
+    Lineage,
+    Segment,
+    attempts_of,
+    branches_of,
+    lineage_of,
+    own_steps,
+)
+from server.telemetry.metrics.points import Floats, Points
+from server.telemetry.metrics.series import (
+    Buckets,
+    Series,
+    Spans,
+    decode_in_turn,
+    must_be_decoded,
+    read_series,
+)
+from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
+
+MAX_POINTS = 10_000
+"""Buckets of one curve."""
+MAX_NAMES = 50
+"""Series of one chart."""
+MAX_BUCKETS = 20_000
+"""Buckets of all curves together: with many curves each gets fewer."""
+JOINED_AT_ONCE = 50
+"""Decoded chunks that go into buckets together: less work than with one, and 4 MB of spans."""
+MAX_BRANCHES = 20
+"""Abandoned branches that are drawn, the newest ones; `attempt` shows any other."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve of a chart before its points are known."""
+
+    name: str
+    """Series."""
+    branch: str
+    """`lineage`, or `attempt-<n>`."""
+    segments: tuple[Segment, ...]
+    """The steps that it runs over."""
+
+
+@dataclass
+class _StoredCurve:
+    """A curve with what is stored of it."""
+
+    curve: Curve
+    parts: list[tuple[Segment, Series]]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First and last step that may hold a point."""
+        firsts, lasts = [], []
+        for segment, series in self.parts:
+            for steps, ends in (
+                (series.chunks.first, series.chunks.last),
+                (series.tail.steps, series.tail.steps),
+            ):
+                if len(steps):
+                    firsts.append(max(int(steps[0]), segment.after + 1))
+                    lasts.append(min(int(ends[-1]), segment.until))
+        return min(firsts), max(lasts)
+
+
+def chart(
+    context: Context,
+    job_id: str,
+    names: Sequence[str],
+    *,
+    max_points: int = 1000,
+    from_step: int | None = None,
+    to_step: int | None = None,
+    attempt: int | None = None,
+) -> MetricsView:
+    """Return the curves of the series `names`, each in at most `max_points` buckets.
+
+    The first curve of a name follows the job's current lineage; what the lineage left behind comes
+    as curves of its own. With `attempt`, the one curve holds that attempt's own steps. Minimum,
+    maximum, last, count and number of NaN and infinite points are exact for the steps that a
+    bucket names.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job.
+        names: series; unknown ones have no curve.
+        max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
+        from_step: first step; the first of all when absent.
+        to_step: last step; the last of all when absent.
+        attempt: number of an attempt.
+
+    Raises:
+        NotFoundError: there is no such job or attempt.
+        InvalidRequestError: too many names, or a number of buckets that is not legal.
+    """
+    wanted = list(dict.fromkeys(names))
+    check_size(wanted, max_points)
+    first = 0 if from_step is None else from_step
+    last = NEVER if to_step is None else to_step
+    with context.database.read() as connection:
+        keys = attempt_keys(connection, job_id, attempt)
+        lineage = lineage_of(keys)
+        drawn = _curves(wanted, keys, lineage, attempt)
+        limit = max(min(max_points, MAX_BUCKETS // max(len(drawn), 1)), 1)
+        curves = draw(connection, drawn, first=first, last=last, limit=limit)
+        return MetricsView(
+            job_id=job_id,
+            names=series_names(connection, [job_id])[job_id],
+            last_step=last_step_of(connection, job_id),
+            curves=curves,
+        )
+
+
+def attempt_keys(connection: Connection, job_id: str, attempt: int | None) -> dict[int, AttemptKey]:
+    """Return the attempts of a job by number.
+
+    Raises:
+        NotFoundError: there is no such job, or no `attempt` of it.
+    """
+    keys = attempts_of(connection, job_id)
+    if not keys:
+        check_job(connection, job_id)
+    if attempt is not None and attempt not in keys:
+        raise NotFoundError(f"job {job_id} has no attempt {attempt}; it has {len(keys)}")
+    return keys
+
+
+def _curves(
+    names: Iterable[str], keys: dict[int, AttemptKey], lineage: Lineage, attempt: int | None
+) -> list[Curve]:
+    if attempt is not None:
+        segments = (own_steps(keys[attempt]),)
+        return [Curve(name, f"attempt-{attempt}", segments) for name in names]
+    left = branches_of(keys, lineage)[:MAX_BRANCHES]
+    branches = [("lineage", lineage.segments)]
+    branches += [(f"attempt-{segment.number}", (segment,)) for segment in left]
+    return [Curve(name, branch, segments) for name in names for branch, segments in branches]
+
+
+def check_size(names: Sequence[str], max_points: int) -> None:
+    """Refuse a request for too many series or buckets.
+
+    Raises:
+        InvalidRequestError: too many names, or a number of buckets that is not legal.
+    """
+    if len(names) > MAX_NAMES:
+        raise InvalidRequestError.at("query/names", f"{len(names)} names; at most {MAX_NAMES}")
+    if not 1 <= max_points <= MAX_POINTS:
+        raise InvalidRequestError.at("query/max_points", f"{max_points} is not 1 to {MAX_POINTS}")
+
+
+def series_names(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the series that each job has, the abandoned branches' included."""
+    query = (
+        select(attempts.c.job_id, metric_series.c.name)
+        .join(attempts, attempts.c.id == metric_series.c.attempt_id)
+        .where(attempts.c.job_id.in_(job_ids))
+        .distinct()
+        .order_by(metric_series.c.name)
+    )
+    names: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    for job_id, name in connection.execute(query):
+        names[job_id].append(name)
+    return names
+
+
+def last_step_of(connection: Connection, job_id: str) -> int:
+    """Return the greatest step of the newest attempt; 0 before the first one."""
+    query = (
+        select(attempts.c.last_step, attempts.c.start_step)
+        .where(attempts.c.job_id == job_id)
+        .order_by(attempts.c.number.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return max(row) if row else 0
+
+
+def draw(
+    connection: Connection, drawn: Sequence[Curve], *, first: int, last: int, limit: int
+) -> list[CurveView]:
+    """Return each curve with any point in the steps `first..last`, in up to `limit` buckets."""
+    curves = _stored_curves(connection, drawn, first=first, last=last)
+    split = [_to_decode(stored, limit) for stored in curves]
+    keys = [
+        (series.id, chunk_first)
+        for stored, of_parts in zip(curves, split, strict=True)
+        for (_, series), own in zip(stored.parts, of_parts, strict=True)
+        for chunk_first in series.chunks.first[own].tolist()
+    ]
+    decoded = decode_in_turn(connection, keys)
+    drawings = [
+        (stored.curve, _spans(stored, of_parts, decoded, limit))
+        for stored, of_parts in zip(curves, split, strict=True)
+    ]
+    return [_view(curve, spans) for curve, spans in drawings if len(spans)]
+
+
+def _stored_curves(
+    connection: Connection, drawn: Sequence[Curve], *, first: int, last: int
+) -> list[_StoredCurve]:
+    """Return the curves that have a point in these steps."""
+    ids = series_ids(connection, drawn)
+    series = read_series(connection, list(ids.values()), first=first, last=last)
+    stored_curves = []
+    for curve in drawn:
+        parts = []
+        for segment in curve.segments:
+            clipped = segment.between(first, last)
+            stored = series.get(ids.get((segment.attempt_id, curve.name), -1))
+            if stored is None:
+                continue
+            part = stored.between(clipped.after + 1, clipped.until)
+            if len(part.chunks) or len(part.tail):
+                parts.append((clipped, part))
+        if parts:
+            stored_curves.append(_StoredCurve(curve, parts))
+    return stored_curves
+
+
+def series_ids(connection: Connection, drawn: Sequence[Curve]) -> dict[tuple[str, str], int]:
+    """Return the series of some curves by attempt and name."""
+    attempt_ids = {segment.attempt_id for curve in drawn for segment in curve.segments}
+    columns = metric_series.c
+    query = select(columns.attempt_id, columns.name, columns.id).where(
+        columns.attempt_id.in_(attempt_ids), columns.name.in_({curve.name for curve in drawn})
+    )
+    return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
+
+
+def _to_decode(stored: _StoredCurve, limit: int) -> list[NDArray[np.bool_]]:
+    """Return of each part the chunks that an end of its segment cuts or that buckets are too
+    narrow for."""
+    low, high = stored.extent
+    return [
+        (series.chunks.first <= segment.after)
+        | (series.chunks.last > segment.until)
+        | must_be_decoded(series.chunks, first=low, last=high, limit=limit)
+        for segment, series in stored.parts
+    ]
+
+
+def _spans(
+    stored: _StoredCurve,
+    split: Sequence[NDArray[np.bool_]],
+    decoded: Iterator[Points],
+    limit: int,
+) -> Spans:
+    """Return a curve in up to `limit` buckets.
+
+    Args:
+        stored: the curve.
+        split: of each part the chunks that are decoded.
+        decoded: the points of these chunks, in their order.
+        limit: most buckets.
+    """
+    first, last = stored.extent
+    buckets = Buckets(first=first, last=last, limit=limit)
+    for (segment, series), own in zip(stored.parts, split, strict=True):
+        edges = np.flatnonzero(np.diff(own, prepend=False, append=False)).tolist()
+        begin = 0
+        for first_split, end in zip(edges[::2], edges[1::2], strict=True):
+            buckets.add(series.chunks[begin:first_split])
+            for start in range(first_split, end, JOINED_AT_ONCE):
+                some = islice(decoded, min(JOINED_AT_ONCE, end - start))
+                buckets.add(_of_segment(Points.joined(some), segment))
+            begin = end
+        buckets.add(series.chunks[begin:])
+        buckets.add(_of_segment(series.tail, segment))
+    return buckets.spans()
+
+
+def _of_segment(points: Points, segment: Segment) -> Spans:
+    inside = points.between(segment.after + 1, segment.until)
+    return Spans.of_points(inside.steps, inside.values)
+
+
+def _view(curve: Curve, buckets: Spans) -> CurveView:
+    return CurveView(
+        name=curve.name,
+        branch=curve.branch,
+        steps=buckets.last.tolist(),
+        first_steps=buckets.first.tolist(),
+        min=or_none(buckets.low),
+        max=or_none(buckets.high),
+        last=or_none(buckets.last_value),
+        count=buckets.count.tolist(),
+        non_finite=buckets.non_finite.tolist(),
+    )
+
+
+def or_none(values: Floats) -> list[float | None]:
+    """Return the values for a view, with None for those that are not finite."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]

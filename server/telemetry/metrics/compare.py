@@ -1,0 +1,156 @@
+"""Several jobs side by side: the same buckets as in their charts, with time and tokens to each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import ClassVar
+
+import numpy as np
+from sqlalchemy import Connection, Table
+
+from server.api.http.query import compared_jobs
+from server.core.context import Context
+from server.core.database.rows import TypedRow
+from server.core.database.tables import jobs
+from server.core.errors import InvalidRequestError, NotFoundError
+from server.jobs.attempts.lineage import attempts_of, lineage_of
+from server.telemetry.metrics.charts import (
+    MAX_BUCKETS,
+    Curve,
+    check_size,
+    draw,
+    last_step_of,
+    or_none,
+    series_names,
+)
+from server.telemetry.metrics.time_axis import Axis, StepTimes, Stretch, read_step_times
+from trainyard.base.problems import Problem
+from trainyard.protocol.rest.metrics_and_logs import (
+    ComparedCurveView,
+    ComparedJobView,
+    ComparisonView,
+    CurveView,
+)
+from trainyard.protocol.states import JobState
+
+END = 1e15
+"""A place after the end of every axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedJob(TypedRow):
+    """What a comparison shows of a job."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    state: JobState
+    layout: str
+    world_size: int
+
+
+def compare(
+    context: Context,
+    job_ids: Sequence[str],
+    names: Sequence[str] = (),
+    *,
+    max_points: int = 1000,
+    axis: Axis = "step",
+    low: float = 0.0,
+    high: float = END,
+) -> ComparisonView:
+    """Return the series `names` of several jobs along their current lineages.
+
+    Each curve comes in at most `max_points` buckets, as in a job's own charts; each bucket has the
+    time and the tokens of its last step. For each job the number of queries is fixed.
+
+    Args:
+        context: the server's surroundings.
+        job_ids: the jobs, `MAX_COMPARED` at most.
+        names: series; without any, the answer only lists them.
+        max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
+        axis: what `low` and `high` count.
+        low: start of the range that is drawn.
+        high: its end. On another axis than that of steps the buckets reach to the next steps.
+
+    Raises:
+        NotFoundError: there is no job of some id; all of them are named.
+        InvalidRequestError: a name that no job compared has, too many of something, or a range
+            that ends before it begins.
+    """
+    wanted, drawn = compared_jobs(job_ids), list(dict.fromkeys(names))
+    with context.database.read() as connection:
+        rows = _rows(connection, wanted)
+        check_size(drawn, max_points)
+        if low > high:
+            raise InvalidRequestError.at("query/from_x", f"{low:g} lies after to_x={high:g}")
+        known = series_names(connection, wanted)
+        _check_names(drawn, set().union(*known.values()))
+        limit = max(min(max_points, MAX_BUCKETS // max(len(wanted) * len(drawn), 1)), 1)
+        views = []
+        for job_id in wanted:
+            segments = lineage_of(attempts_of(connection, job_id)).segments
+            own = [Curve(name, "lineage", segments) for name in drawn if name in known[job_id]]
+            step_times = read_step_times(connection, segments, known[job_id])
+            step_times, stretch = step_times.sharpened(connection, axis, low, high)
+            curves = _curves(connection, own, step_times, stretch, limit=limit)
+            views.append(
+                ComparedJobView(
+                    **asdict(rows[job_id]),
+                    start_time=step_times.start,
+                    last_step=last_step_of(connection, job_id),
+                    names=known[job_id],
+                    curves=curves,
+                )
+            )
+    return ComparisonView(jobs=views)
+
+
+def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJob]:
+    columns = jobs.c
+    found = ComparedJob.all(connection, ComparedJob.select().where(columns.id.in_(job_ids)))
+    rows = {row.id: row for row in found}
+    if unknown := [job_id for job_id in job_ids if job_id not in rows]:
+        raise NotFoundError.of_jobs(unknown)
+    return rows
+
+
+def _check_names(names: Iterable[str], known: Collection[str]) -> None:
+    """Reject series that no job has; before the first points of all jobs any name is accepted."""
+    if known and (unknown := [name for name in names if name not in known]):
+        raise InvalidRequestError.of(
+            Problem(pointer="query/names", detail=_unknown(name, known)) for name in unknown
+        )
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=3) or sorted(known)[:5]
+    return f"no job compared has a series {name!r}; some that are there: {', '.join(near)}"
+
+
+def _curves(
+    connection: Connection,
+    drawn: Sequence[Curve],
+    step_times: StepTimes,
+    stretch: Stretch,
+    *,
+    limit: int,
+) -> list[ComparedCurveView]:
+    if stretch is None or not drawn:
+        return []
+    first, last = stretch
+    curves = draw(connection, drawn, first=first, last=last, limit=limit)
+    ends = {step for curve in curves for step in curve.steps}
+    exact = step_times.refined(connection, np.array(sorted(ends), dtype=np.int64))
+    return [_timed(curve, exact) for curve in curves]
+
+
+def _timed(curve: CurveView, step_times: StepTimes) -> ComparedCurveView:
+    times, tokens = step_times.at(np.array(curve.steps, dtype=np.int64))
+    return ComparedCurveView(
+        **{name: getattr(curve, name) for name in CurveView.model_fields},
+        times=or_none(times),
+        tokens=or_none(tokens),
+    )

@@ -1,0 +1,386 @@
+"""Compares the first step of a resumed attempt with its parent checkpoint and its lineage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sqlalchemy import Connection, select
+
+from server.core.database.metric_and_log_tables import metric_series, step_digests
+from server.core.database.tables import attempts, checkpoints, events, jobs
+from server.jobs.attempts.launch import effective_spec
+from server.jobs.attempts.lineage import BEFORE_ALL, AttemptKey, Lineage, attempts_of, lineage_of
+from server.telemetry.metrics.continuity.losses import (
+    BAND_POINTS,
+    OtherLoss,
+    check_band,
+    check_same_step,
+)
+from server.telemetry.metrics.continuity.origin import Origin, origin_of
+from server.telemetry.metrics.series import read_values
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.manifest import Manifest, TrainState
+from trainyard.protocol.rest.attempts import Continuity, ContinuityCheck
+from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, start_state
+from trainyard.run.records import MetricRecord
+from trainyard.spec.auto import explicit
+from trainyard.spec.job import JobSpec
+from trainyard.spec.precision import rounding_of
+from trainyard.training.data_stream import left_out
+from trainyard.training.rounding import Rounding
+
+LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
+OF_OTHER_JOB = " of the other job"
+MOST_NORMS = 10_000
+"""Steps of which gradient norms are read: after more the bound is loose anyway."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the job's other attempts recorded of a step, and the losses before it."""
+
+    digests: tuple[tuple[int, str], ...]
+    """Attempt and digest of every other attempt that took this step, the newest first."""
+    same_step: OtherLoss | None
+    """The newest other attempt that took this step."""
+    last_losses: tuple[float, ...]
+    """The last finite losses of the lineage before this step, oldest first."""
+    of_job: str = ""
+    """` of the other job` where the attempts are those of the job that was forked."""
+
+
+def check(
+    connection: Connection, attempt_id: str, records: Sequence[MetricRecord]
+) -> Continuity | None:
+    """Compare the first step of a resumed attempt, if it is among `records`, with the lineage.
+
+    Consumed sequences and tokens must be those of the parent checkpoint plus one step, and the
+    learning rate that of the schedule. If any other attempt of the job took this step, on the
+    lineage or on an abandoned branch, the data digest must be equal, and the loss within what
+    rounding explains (`loss_bound`); one that has left out other windows of the stream by then is
+    no such other, for its data differ on purpose. If none did, the loss must lie within the mean of
+    the last 20 finite losses of the lineage, plus or minus 5 standard deviations or a tenth of the
+    mean, whichever is more. The digest of an own model's code must be that of the checkpoint. A
+    value without a record to compare with is not checked. Of a program digest and loss are
+    compared, where it gives a digest and another attempt took the step. A fork that starts from the
+    other job's checkpoint is compared with that job: the digest where its steps hold the same
+    sequences, the loss where nothing differs that affects it.
+
+    Returns:
+        The checks; None for a fresh start, for a parent that the catalog does not hold, and when
+        the first step is not among the records.
+    """
+    attempt = connection.execute(
+        select(
+            attempts.c.id,
+            attempts.c.job_id,
+            attempts.c.number,
+            attempts.c.start_step,
+            attempts.c.parent_checkpoint_id,
+            jobs.c.forked_from,
+            jobs.c.fork_parts,
+        )
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(attempts.c.id == attempt_id)
+    ).one()
+    step = attempt.start_step + 1
+    of_step = [record for record in records if record.step == step]
+    if not of_step or attempt.parent_checkpoint_id is None:
+        return None
+    # A program records digest and values apart.
+    record = next((record for record in of_step if record.data_digest is not None), of_step[0])
+    spec = effective_spec(connection, attempt_id)
+    keys = attempts_of(connection, attempt.job_id)
+    if spec.program is not None:
+        same = _same_data(connection, attempt.job_id, attempt.number, 0)
+        past = _past(connection, keys, keys[attempt.number], step, 1, same)
+        own = _values(connection, {attempt_id: attempt.number}, LOSS, first=step, last=step)
+        return of_program(record, past, own.get(attempt_id, {}).get(step))
+    manifest = connection.scalar(
+        select(checkpoints.c.manifest).where(checkpoints.c.id == attempt.parent_checkpoint_id)
+    )
+    if not isinstance(manifest, Manifest):
+        return None
+    sequences = step * spec.training.global_batch_size
+    same = _same_data(connection, attempt.job_id, attempt.number, sequences)
+    every = explicit(spec.training.log_every_steps)
+    past = _past(connection, keys, keys[attempt.number], step, every, same)
+    parent, origin = manifest.train_state, None
+    if attempt.parent_checkpoint_id == attempt.forked_from:
+        digest = parent.data.dataset_digest  # any digest: no check reads it
+        parent = start_state(parent, attempt.fork_parts, dataset_digest=digest)
+        origin = origin_of(manifest, spec, attempt.fork_parts)
+        if origin.same_steps and not past.digests:
+            past = _past_of(connection, origin, manifest, step, every, sequences)
+    code = _code_digests(connection, attempt.job_id, attempt.number)
+    return compare(spec, parent, record, past, code=code, origin=origin)
+
+
+def compare(
+    spec: JobSpec,
+    parent: TrainState,
+    record: MetricRecord,
+    past: Past,
+    *,
+    code: tuple[str, str] | None = None,
+    origin: Origin | None = None,
+) -> Continuity:
+    """Return the checks of the step that follows `parent`.
+
+    `code` holds the digests of an own model's code, of the checkpoint and of the attempt; `origin`
+    is the other job, of which `parent` is the state that a fork takes over.
+    """
+    checks = (
+        *_counters(spec, parent, record),
+        *_digest(record, past),
+        *_loss(record, past, rounding_of(spec)),
+        *_code(code),
+    )
+    ok = all(check.ok for check in checks)
+    differs = origin.differs if origin else ()
+    proved = any(check.name == "data_digest" for check in checks)
+    return Continuity(
+        ok=ok,
+        step=record.step,
+        checks=checks,
+        exact=ok and proved and not differs,
+        differs=differs,
+        summary=_summary(checks, origin),
+    )
+
+
+def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continuity | None:
+    """Return what the digest of a program's samples proves, and its loss where it logs one.
+
+    None where the program gives no digest, or no other attempt took the step: there is no order to
+    compare.
+    """
+    if record.data_digest is None or not past.digests:
+        return None
+    values = {} if loss is None else {LOSS: loss}
+    of_step = replace(record, values=values)
+    checks = (*_digest(of_step, past), *(_loss(of_step, past, None) if values else ()))
+    broken = [check.name for check in checks if not check.ok]
+    bound = next((check.within for check in checks if check.name == "loss"), None)
+    compared = f"loss within {bound}" if bound else "loss not compared"
+    return Continuity(
+        ok=not broken,
+        step=record.step,
+        checks=checks,
+        exact=not broken,
+        summary=f"differs in {', '.join(broken)}" if broken else f"order exact, {compared}",
+    )
+
+
+def _summary(checks: Sequence[ContinuityCheck], origin: Origin | None) -> str:
+    """Return what was compared and within which bounds, or what does not hold."""
+    if broken := [check.name for check in checks if not check.ok]:
+        return f"differs in {', '.join(broken)}"
+    made = {check.name: check for check in checks}
+    loss = made.get("loss")
+    compared = (
+        *_counted("data_digest" in made, origin),
+        "same learning rate" if origin is None or origin.same_rate else "own learning rate",
+        f"loss within {loss.within}" if loss else "loss not compared",
+        *(("same code",) if "code" in made else ()),
+    )
+    return ", ".join(compared)
+
+
+def _counted(proved: bool, origin: Origin | None) -> tuple[str, ...]:
+    parts = ALL_PARTS if origin is None else origin.parts
+    if CheckpointPart.COUNTERS not in parts:
+        return ("sequences and tokens counted from 0",)
+    if CheckpointPart.DATA not in parts:
+        return "data from position 0", "same token count"
+    # Without a digest only the number of sequences is known to agree.
+    return "same sequences" if proved else "as many sequences", "same token count"
+
+
+def _counters(spec: JobSpec, parent: TrainState, record: MetricRecord) -> Iterator[ContinuityCheck]:
+    counted: tuple[tuple[Literal["sequences", "tokens"], int], ...] = (
+        ("sequences", parent.data.consumed + spec.training.global_batch_size),
+        ("tokens", parent.tokens + spec.tokens_per_step),
+    )
+    for name, expected in counted:
+        got = record.values.get(f"train/{name}", math.nan)
+        yield ContinuityCheck(
+            name=name, ok=got == expected, expected=str(expected), got=f"{got:.0f}"
+        )
+    lr = spec.schedule.rate(record.step)
+    got = record.values.get("train/lr", math.nan)
+    yield ContinuityCheck(
+        name="lr", ok=math.isclose(got, lr, rel_tol=1e-9), expected=repr(lr), got=repr(got)
+    )
+
+
+def _digest(record: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
+    if not past.digests:
+        return
+    other = next(((n, d) for n, d in past.digests if d != record.data_digest), past.digests[0])
+    yield ContinuityCheck(
+        name="data_digest",
+        ok=other[1] == record.data_digest,
+        expected=f"{other[1]} (attempt {other[0]}{past.of_job})",
+        got=record.data_digest or "none",
+    )
+
+
+def _loss(record: MetricRecord, past: Past, rounding: Rounding | None) -> Iterator[ContinuityCheck]:
+    loss, norm = (record.values.get(name, math.nan) for name in (LOSS, GRAD_NORM))
+    if past.same_step is not None:
+        yield check_same_step(loss, norm, past.same_step, rounding)
+    elif past.last_losses:
+        yield check_band(loss, past.last_losses)
+
+
+def _code(digests: tuple[str, str] | None) -> Iterator[ContinuityCheck]:
+    if digests is not None:
+        before, now = digests
+        yield ContinuityCheck(name="code", ok=before == now, expected=before, got=now)
+
+
+def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str, str] | None:
+    """Return the code digests that the trainer compared before it loaded the checkpoint."""
+    of_attempt = (events.c.job_id == job_id, events.c.attempt == number)
+    data = connection.scalar(
+        select(events.c.data)
+        .where(*of_attempt, events.c.kind == EventKind.RESUMED)
+        .order_by(events.c.id.desc())
+        .limit(1)
+    )
+    code = data.get("code") if data else None
+    return (str(code["before"]), str(code["now"])) if isinstance(code, dict) else None
+
+
+def _past_of(
+    connection: Connection,
+    origin: Origin,
+    manifest: Manifest,
+    step: int,
+    every: int,
+    sequences: int,
+) -> Past:
+    """Return what the job from which a fork starts recorded of the fork's first step."""
+    job_id, number = manifest.job_id, manifest.attempt
+    keys = attempts_of(connection, job_id)
+    if number not in keys:
+        return Past(digests=(), same_step=None, last_losses=())
+    same = _same_data(connection, job_id, number, sequences)
+    found = _past(connection, keys, keys[number], step, every, same, with_itself=True)
+    if origin.differs:
+        return replace(found, of_job=OF_OTHER_JOB, same_step=None, last_losses=())
+    same_step = found.same_step and replace(
+        found.same_step, attempt=found.same_step.attempt + OF_OTHER_JOB
+    )
+    return replace(found, of_job=OF_OTHER_JOB, same_step=same_step)
+
+
+def _past(
+    connection: Connection,
+    keys: dict[int, AttemptKey],
+    key: AttemptKey,
+    step: int,
+    every: int,
+    same_data: Collection[int],
+    *,
+    with_itself: bool = False,
+) -> Past:
+    numbers = {o.id: number for number, o in keys.items() if with_itself or number != key.number}
+    columns = step_digests.c
+    digests = connection.execute(
+        select(columns.attempt_id, columns.digest).where(
+            columns.attempt_id.in_(numbers), columns.step == step
+        )
+    )
+    losses = _values(connection, numbers, LOSS, first=step - BAND_POINTS * every, last=step)
+    taken = sorted(
+        (
+            (numbers[i], found[step])
+            for i, found in losses.items()
+            if step in found and numbers[i] in same_data
+        ),
+        reverse=True,
+    )
+    before: dict[int, float] = {}
+    for segment in lineage_of(keys, key.number).segments:
+        found = losses.get(segment.attempt_id, {})
+        before |= {s: v for s, v in found.items() if segment.after < s <= min(segment.until, step)}
+    finite = [value for s, value in sorted(before.items()) if s < step and math.isfinite(value)]
+    return Past(
+        digests=tuple(
+            sorted(
+                ((numbers[i], digest) for i, digest in digests if numbers[i] in same_data),
+                reverse=True,
+            )
+        ),
+        same_step=_other_loss(connection, keys, key.number, *taken[0], step) if taken else None,
+        last_losses=tuple(finite[-BAND_POINTS:]),
+    )
+
+
+def _other_loss(
+    connection: Connection,
+    keys: dict[int, AttemptKey],
+    number: int,
+    other: int,
+    loss: float,
+    step: int,
+) -> OtherLoss:
+    courses = lineage_of(keys, number), lineage_of(keys, other)
+    parted = courses[0].parted_from(courses[1])
+    if parted == BEFORE_ALL:  # both begin anew, or in the checkpoint of another job
+        roots = {keys[course.segments[0].number].start_step for course in courses}
+        parted = roots.pop() if len(roots) == 1 else 0
+    parted = min(parted, step - 1)  # a fork parts from the attempt that it loads
+    return OtherLoss(
+        attempt=f"attempt {other}",
+        loss=loss,
+        grad_norm=_largest_norm(connection, courses, max(parted + 1, step - MOST_NORMS), step),
+        steps=step - parted,
+    )
+
+
+def _largest_norm(
+    connection: Connection, courses: Collection[Lineage], first: int, last: int
+) -> float:
+    """Return the largest norm of a gradient in some steps of two courses; NaN without one."""
+    segments = {each for course in courses for each in course.segments}
+    numbers = {each.attempt_id: each.number for each in segments if each.until >= first}
+    values = _values(connection, numbers, GRAD_NORM, first=first, last=last)
+    norms = (
+        norm
+        for each in segments
+        for step, norm in values.get(each.attempt_id, {}).items()
+        if each.after < step <= each.until and math.isfinite(norm)
+    )
+    return max(norms, default=math.nan)
+
+
+def _same_data(connection: Connection, job_id: str, number: int, sequences: int) -> set[int]:
+    """Return the attempts whose first sequences are those of attempt `number`."""
+    columns = attempts.c
+    query = select(columns.number, columns.skip).where(columns.job_id == job_id)
+    jumped = {
+        row.number: left_out(row.skip, sequences=sequences) for row in connection.execute(query)
+    }
+    return {other for other, windows in jumped.items() if windows == jumped[number]}
+
+
+def _values(
+    connection: Connection, numbers: dict[str, int], name: str, *, first: int, last: int
+) -> dict[str, dict[int, float]]:
+    """Return the values of a metric in some steps, by attempt id and step."""
+    columns = metric_series.c
+    query = select(columns.id, columns.attempt_id).where(
+        columns.attempt_id.in_(numbers), columns.name == name
+    )
+    owners = {row.id: row.attempt_id for row in connection.execute(query)}
+    values = read_values(connection, list(owners), first=max(first, 0), last=last)
+    return {
+        owners[series_id]: dict(zip(steps.tolist(), losses.tolist(), strict=True))
+        for series_id, (steps, losses) in values.items()
+    }

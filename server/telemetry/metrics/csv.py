@@ -1,0 +1,117 @@
+"""A job's points and digests as CSV, streamed along its lineage in short transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Connection, select
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import metric_chunks, metric_series, step_digests
+from server.jobs.attempts.lineage import NEVER, Segment, lineage_of, own_steps
+from server.telemetry.metrics.charts import attempt_keys
+from server.telemetry.metrics.points import PACKED, Points, unpack
+from server.telemetry.metrics.store import read_tails
+from trainyard.run.metric_names import quoted
+
+HEADER = "attempt,step,time,name,value\n"
+DIGEST_NAME = "data_digest"
+CHUNKS_AT_ONCE = 50
+DIGESTS_AT_ONCE = 20_000
+
+
+def csv_rows(
+    context: Context, job_id: str, names: Sequence[str] = (), *, attempt: int | None = None
+) -> Iterator[str]:
+    """Return the header and all rows, as text of many lines at a time.
+
+    Along the current lineage, or with `attempt` only that attempt's own steps. The rows of an
+    attempt come by name and step; those named `data_digest` hold the digest of each step's
+    sequences and no time. Nothing is held between two pieces of text, so a slow reader costs no
+    transaction.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job.
+        names: series, `data_digest` among them; all when empty.
+        attempt: number of an attempt.
+
+    Raises:
+        NotFoundError: there is no such job or attempt (raised before the first row is read).
+    """
+    with context.database.read() as connection:
+        keys = attempt_keys(connection, job_id, attempt)
+    segments = lineage_of(keys).segments if attempt is None else (own_steps(keys[attempt]),)
+    return _rows(context, segments, frozenset(names))
+
+
+def _rows(context: Context, segments: Sequence[Segment], names: frozenset[str]) -> Iterator[str]:
+    yield HEADER
+    for segment in segments:
+        if not names or DIGEST_NAME in names:
+            yield from _digests(context, segment)
+        with context.database.read() as connection:
+            series = _series(connection, segment)
+        for series_id, name in series:
+            if not names or name in names:
+                for points in _points(context, series_id, segment):
+                    yield _text(points, f"{segment.number},", f",{quoted(name)},")
+
+
+def _digests(context: Context, segment: Segment) -> Iterator[str]:
+    columns = step_digests.c
+    after = segment.after
+    query = (
+        select(columns.step, columns.digest)
+        .where(columns.attempt_id == segment.attempt_id, columns.step <= segment.until)
+        .order_by(columns.step)
+        .limit(DIGESTS_AT_ONCE)
+    )
+    while True:
+        with context.database.read() as connection:
+            rows = connection.execute(query.where(columns.step > after)).all()
+        if not rows:
+            return
+        yield "".join(f"{segment.number},{row.step},,{DIGEST_NAME},{row.digest}\n" for row in rows)
+        after = rows[-1].step
+
+
+def _series(connection: Connection, segment: Segment) -> list[tuple[int, str]]:
+    """Return id and name of each series of an attempt, by name."""
+    columns = metric_series.c
+    query = select(columns.id, columns.name).where(columns.attempt_id == segment.attempt_id)
+    return [(row.id, row.name) for row in connection.execute(query.order_by(columns.name))]
+
+
+def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Points]:
+    """Read a series a few chunks at a time, and its tail with the last of them."""
+    columns = metric_chunks.c
+    query = (
+        select(*(columns[name] for name in PACKED))
+        .where(columns.series_id == series_id, columns.first_step <= segment.until)
+        .order_by(columns.first_step)
+        .limit(CHUNKS_AT_ONCE)
+    )
+    after, more = segment.after, True
+    while more:
+        with context.database.read() as connection:
+            # The tail first: what is compacted meanwhile then comes twice, and is cut below.
+            tails = read_tails(connection, [series_id], first=after + 1, last=segment.until)
+            rows = connection.execute(query.where(columns.last_step > after)).all()
+        more = len(rows) == CHUNKS_AT_ONCE
+        parts = [unpack(*row) for row in rows]
+        if not more:
+            parts += tails.values()
+        found = Points.joined(parts).rising_after(after).between(0, min(segment.until, NEVER - 1))
+        if len(found):
+            yield found
+            after = int(found.steps[-1])
+
+
+def _text(points: Points, before: str, between: str) -> str:
+    return "".join(
+        f"{before}{step},{time!r}{between}{value!r}\n"
+        for step, time, value in zip(
+            points.steps.tolist(), points.times.tolist(), points.values.tolist(), strict=True
+        )
+    )

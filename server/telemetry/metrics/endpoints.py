@@ -1,0 +1,130 @@
+"""`/jobs/{id}/metrics` and `/metrics/compare`: charts of one job and of several."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+from server.api.auth.dependencies import person
+from server.api.http.dependencies import ServerContext
+from server.api.http.examples import ANSWERS
+from server.api.http.path_params import JobId
+from server.api.http.query import AttemptNumber, ComparedJobs
+from server.api.http.responses import JSON, reply
+from server.telemetry.metrics.charts import MAX_NAMES, MAX_POINTS, chart
+from server.telemetry.metrics.compare import END, compare
+from server.telemetry.metrics.csv import csv_rows
+from server.telemetry.metrics.time_axis import Axis
+from trainyard.protocol.rest.metrics_and_logs import ComparisonView, MetricsView
+
+CSV = "text/csv"
+MAX_STEP = 10**12
+
+NAMES = r"^[^,\x00-\x20][^,\x00-\x1f]*(,[^,\x00-\x20][^,\x00-\x1f]*)*$"
+
+router = APIRouter(dependencies=[person])
+
+Names = Annotated[
+    str | None,
+    Query(
+        max_length=5000,
+        pattern=NAMES,
+        description=f"Series, divided by commas; the first {MAX_NAMES} by name when absent.",
+        examples=["train/loss,train/lr"],
+    ),
+]
+Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets of one curve.")]
+Place = Annotated[float, Query(ge=0, le=END, description="An end of the stretch that is drawn.")]
+Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
+
+
+def _shown(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """Return the examples of an answer in the form that FastAPI takes."""
+    examples = {name: {"value": value} for name, value in ANSWERS[model].items()}
+    return {200: {"content": {JSON: {"examples": examples}}}}
+
+
+@router.get(
+    "/jobs/{job_id}/metrics",
+    response_model=MetricsView,
+    responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}},
+    tags=["metrics"],
+    summary="Charts of a job",
+)
+def metrics(
+    context: ServerContext,
+    job_id: JobId,
+    names: Names = None,
+    max_points: Points = 1000,
+    from_step: Step = None,
+    to_step: Step = None,
+    attempt: AttemptNumber = None,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """Return buckets of series along the lineage, abandoned branches as curves of their own.
+
+    With `Accept: text/csv` all points as `attempt,step,time,name,value`, along the lineage.
+    """
+    wanted = tuple(names.split(",")) if names is not None else ()
+    if CSV in accept:
+        rows = csv_rows(context, job_id, wanted, attempt=attempt)
+        return StreamingResponse(rows, media_type=CSV)
+    if not wanted:
+        wanted = tuple(chart(context, job_id, ()).names[:MAX_NAMES])
+    view = chart(
+        context,
+        job_id,
+        wanted,
+        max_points=max_points,
+        from_step=from_step,
+        to_step=to_step,
+        attempt=attempt,
+    )
+    return reply(view)
+
+
+@router.get(
+    "/metrics/compare",
+    response_model=ComparisonView,
+    responses=_shown(ComparisonView),
+    tags=["metrics"],
+    summary="Charts of several jobs",
+)
+def compare_metrics(
+    context: ServerContext,
+    jobs: ComparedJobs,
+    names: Annotated[
+        str | None,
+        Query(
+            max_length=5000,
+            pattern=NAMES,
+            description="Series, divided by commas; without it the answer has the jobs and the "
+            "names of their series alone.",
+            examples=["train/loss,train/lr"],
+        ),
+    ] = None,
+    max_points: Points = 1000,
+    x: Annotated[Axis, Query(description="What `from_x` and `to_x` count.")] = "step",
+    from_x: Place = 0.0,
+    to_x: Place = END,
+) -> Response:
+    """Return buckets of the same series of several jobs, each along its current lineage.
+
+    Each bucket also has the time and the tokens of its last step, so that curves may be laid over
+    each other by steps, tokens or time. With `x=tokens` or `x=seconds` the stretch is that of each
+    job's own count, seconds from its first point on, and buckets reach over both ends to the next
+    steps.
+    """
+    view = compare(
+        context,
+        jobs.split(","),
+        names.split(",") if names is not None else (),
+        max_points=max_points,
+        axis=x,
+        low=from_x,
+        high=to_x,
+    )
+    return reply(view)

@@ -1,0 +1,289 @@
+"""What the ranks of a program log, staged by step and folded to minimum, mean and maximum.
+
+A rank's records have rising steps, so that it has given all of a step once it is at a later one.
+When all ranks are beyond a step, its values are folded: `loss` of several ranks becomes `loss/min`,
+`loss/mean` and `loss/max`. A step that some rank never reaches is folded after a time, or because
+too many wait, or at the end of the attempt; what comes later is left out. All of it happens in the
+transaction of the report, so that each value counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, select, update
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import rank_progress, rank_steps
+from server.core.database.tables import attempts
+from server.core.database.upsert import insert_or_replace
+from server.telemetry.metrics.store import store_metrics
+from trainyard.data import merge_digests
+from trainyard.protocol.states import AttemptState
+from trainyard.run.metric_names import LONGEST_LOGGED
+from trainyard.run.record_base import to_plain
+from trainyard.run.records import MetricRecord
+
+WAITS = timedelta(seconds=120)
+"""Time after which a step is folded although some rank has not gone beyond it."""
+MOST_STAGED = 10_000
+"""Steps of an attempt that wait at once; the first ones above it are folded early."""
+MOST_NAMES = 700
+"""Names of a step that are folded: three series each, and an attempt has 2,000."""
+MOST_REWRITTEN = 200_000
+"""Staged values that a report may have read and written again: it brings fewer itself. A rank that
+logs one value of many wide steps at once would hold the database for minutes."""
+FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
+"""Steps, and their values, after which the rest is left to the next report."""
+STEPS_A_QUERY = 50
+ENDED_AT_ONCE = 20
+"""Ended attempts whose rest one look folds."""
+OVER = 2**62
+"""Step of a rank that has ended."""
+
+RankRecord = tuple[int, MetricRecord]
+"""A rank, and what it logged."""
+
+_OF_ATTEMPT = rank_steps.c.attempt_id == bindparam("attempt_id")
+_STAGED = select(func.count()).select_from(rank_steps).where(_OF_ATTEMPT)
+_REACHED = select(func.count(), func.min(rank_progress.c.step)).where(
+    rank_progress.c.attempt_id == bindparam("attempt_id")
+)
+
+
+@dataclass
+class _Fold:
+    """The values of one step so far."""
+
+    time: float = 0.0
+    ranks: int = 1
+    """How many there are."""
+    values: dict[str, list[float]] = field(default_factory=dict)
+    """By name: count, minimum, sum, maximum."""
+    digests: list[str] = field(default_factory=list)
+    """The sum of those that were given."""
+    digested: set[int] = field(default_factory=set)
+    """Ranks that gave one."""
+
+    @classmethod
+    def of_row(cls, data: Mapping[str, Any]) -> _Fold:
+        values = {name: [float(each) for each in row] for name, row in data["values"].items()}
+        return cls(
+            data["time"], data["ranks"], values, list(data["digests"]), set(data["digested"])
+        )
+
+    @property
+    def row(self) -> dict[str, Any]:
+        digests = [merge_digests(self.digests)] if self.digests else []
+        return {
+            "time": self.time,
+            "ranks": self.ranks,
+            "values": to_plain(self.values),
+            "digests": digests,
+            "digested": sorted(self.digested),
+        }
+
+    def add(self, rank: int, record: MetricRecord) -> None:
+        self.time = max(self.time, record.time)
+        self.ranks = max(self.ranks, record.ranks)
+        if record.data_digest is not None and rank not in self.digested:
+            self.digests.append(record.data_digest)
+            self.digested.add(rank)
+        for name, value in record.values.items():
+            row = self.values.get(name)
+            if row is not None:
+                count, least, total, most = row
+                row[0], row[2] = count + 1, total + value
+                if value < least or least != least:  # NaN: any other value comes before it
+                    row[1] = value
+                if value > most or most != most:
+                    row[3] = value
+            elif len(name) <= LONGEST_LOGGED and len(self.values) < MOST_NAMES:
+                self.values[name] = [1, value, value, value]
+
+    def record(self, step: int) -> MetricRecord | None:
+        """Return what the step is folded to; None where a single rank logged."""
+        values: dict[str, float] = {}
+        for name, (count, least, total, most) in self.values.items():
+            if count > 1:
+                values |= {f"{name}/min": least, f"{name}/mean": total / count, f"{name}/max": most}
+        digest = None
+        if len(self.digested) == self.ranks:  # of fewer it would be that of other samples
+            digest = merge_digests(self.digests)
+        if not values and digest is None:
+            return None
+        return MetricRecord(step=step, time=self.time, values=values, data_digest=digest)
+
+
+def fold(
+    connection: Connection, attempt_id: str, given: Sequence[RankRecord], *, now: datetime
+) -> list[MetricRecord]:
+    """Stage records of ranks; return what is to be stored now, in the order of steps.
+
+    That is the folds of complete steps, and at once what a rank logged of itself alone, by names
+    that end with `/rank-<its number>`.
+    """
+    if not given:
+        return []
+    alone = [record for rank, record in _own(given) if record.values]
+    steps: dict[int, list[RankRecord]] = {}
+    for rank, record in _shared(given):
+        steps.setdefault(record.step, []).append((rank, record))
+    _stage(connection, attempt_id, steps, now=now)
+    _advance(connection, attempt_id, given)
+    ranks = max(record.ranks for _, record in given)
+    return [*alone, *_fold_due(connection, attempt_id, ranks, now=now)]
+
+
+def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
+    """Return how many ranks have given records, and the step that all of these have reached."""
+    ranks, step = connection.execute(_REACHED, {"attempt_id": attempt_id}).one()
+    return ranks, step or 0
+
+
+def end_ranks(
+    connection: Connection, attempt_id: str, ranks: Iterable[int], *, last: bool, now: datetime
+) -> list[MetricRecord]:
+    """Note that these ranks log no more; of the last ones, return the first folds that are left."""
+    mine = rank_progress.c.attempt_id == attempt_id
+    if not last:
+        ended = rank_progress.c.rank.in_(list(ranks))
+        connection.execute(update(rank_progress).where(mine, ended).values(step=OVER))
+        return []
+    folds = _take(connection, attempt_id, before=OVER, staged_before=now)
+    if not connection.scalar(_STAGED, {"attempt_id": attempt_id}):  # else `fold_ended` goes on
+        connection.execute(delete(rank_progress).where(mine))
+    return folds
+
+
+def fold_ended(context: Context) -> None:
+    """Fold what is left of attempts that ended without a last report, such as with a lost node."""
+    left = (
+        select(rank_steps.c.attempt_id)
+        .distinct()
+        .join(attempts, attempts.c.id == rank_steps.c.attempt_id)
+        .where(attempts.c.state == AttemptState.ENDED)
+        .limit(ENDED_AT_ONCE)
+    )
+    with context.database.read() as connection:
+        ended = connection.scalars(left).all()
+    for attempt_id in ended:
+        with context.database.write() as connection:
+            folds = end_ranks(connection, attempt_id, (), last=True, now=context.now())
+            store_metrics(connection, {attempt_id: folds})
+
+
+def _own(given: Iterable[RankRecord]) -> Iterator[RankRecord]:
+    """Yield the values that a rank logged of itself; those of rank 0 are stored already."""
+    for rank, record in given:
+        if rank > 0:
+            yield rank, _part(record, f"/rank-{rank}", own=True)
+
+
+def _shared(given: Iterable[RankRecord]) -> Iterator[RankRecord]:
+    for rank, record in given:
+        yield rank, _part(record, f"/rank-{rank}", own=False)
+
+
+def _part(record: MetricRecord, ending: str, *, own: bool) -> MetricRecord:
+    values = {n: v for n, v in record.values.items() if n.endswith(ending) is own}
+    if len(values) == len(record.values) and not own:
+        return record
+    digest = None if own else record.data_digest
+    return MetricRecord(
+        step=record.step, time=record.time, values=values, data_digest=digest, ranks=record.ranks
+    )
+
+
+def _stage(
+    connection: Connection, attempt_id: str, steps: Mapping[int, list[RankRecord]], *, now: datetime
+) -> None:
+    """Add records to the rows of their steps; once too many are rewritten, leave the others out."""
+    rewritten = 0
+    for some in _parts(sorted(steps)):
+        if rewritten > MOST_REWRITTEN:
+            return
+        mine = rank_steps.c.attempt_id == attempt_id, rank_steps.c.step.in_(some)
+        query = select(rank_steps.c.step, rank_steps.c.data, rank_steps.c.staged_at).where(*mine)
+        staged = {step: (data, since) for step, data, since in connection.execute(query)}
+        rows = []
+        for step in some:
+            data, since = staged.get(step, (None, now))
+            whole = _Fold() if data is None else _Fold.of_row(data)
+            rewritten += len(whole.values)
+            for rank, record in steps[step]:
+                whole.add(rank, record)
+            key = {"attempt_id": attempt_id, "step": step}
+            rows.append(key | {"staged_at": since, "data": whole.row})
+        insert_or_replace(connection, rank_steps, rows)
+
+
+def _advance(connection: Connection, attempt_id: str, given: Iterable[RankRecord]) -> None:
+    """Note how far each rank is."""
+    reached: dict[int, int] = {}
+    for rank, record in given:
+        reached[rank] = max(record.step, reached.get(rank, 0))
+    mine = rank_progress.c.attempt_id == attempt_id, rank_progress.c.rank.in_(list(reached))
+    query = select(rank_progress.c.rank, rank_progress.c.step).where(*mine)
+    before = {row.rank: row.step for row in connection.execute(query)}
+    rows = [
+        {"attempt_id": attempt_id, "rank": rank, "step": step}
+        for rank, step in reached.items()
+        if step > before.get(rank, -1)
+    ]
+    insert_or_replace(connection, rank_progress, rows)
+
+
+def _fold_due(
+    connection: Connection, attempt_id: str, ranks: int, *, now: datetime
+) -> list[MetricRecord]:
+    """Fold the steps that all ranks are beyond, those that wait too long, and those above 10,000.
+
+    The order of steps stays: what lies before a step that is folded is folded with it.
+    """
+    logging, slowest = connection.execute(_REACHED, {"attempt_id": attempt_id}).one()
+    complete = slowest if logging >= ranks else 0
+    staged = connection.scalar(_STAGED, {"attempt_id": attempt_id}) or 0
+    if staged > MOST_STAGED:
+        query = select(rank_steps.c.step).where(_OF_ATTEMPT).order_by(rank_steps.c.step)
+        surplus = query.limit(1).offset(staged - MOST_STAGED)
+        first = connection.scalar(surplus, {"attempt_id": attempt_id})
+        complete = max(complete, first or 0)
+    return _take(connection, attempt_id, before=complete, staged_before=now - WAITS)
+
+
+def _take(
+    connection: Connection, attempt_id: str, *, before: int, staged_before: datetime
+) -> list[MetricRecord]:
+    """Remove the first of the rows that are due, and return their folds."""
+    mine = rank_steps.c.attempt_id == attempt_id
+    due = (rank_steps.c.step < before) | (rank_steps.c.staged_at < staged_before)
+    query = (
+        select(rank_steps.c.step, rank_steps.c.data)
+        .where(mine, due)
+        .order_by(rank_steps.c.step)
+        .limit(STEPS_A_QUERY)
+    )
+    folds: list[MetricRecord] = []
+    steps = values = 0
+    while steps < FOLDED_AT_ONCE and values < VALUES_AT_ONCE:
+        rows = connection.execute(query).all()
+        if not rows:
+            break
+        some = [row.step for row in rows]
+        connection.execute(delete(rank_steps).where(mine, rank_steps.c.step.in_(some)))
+        for row in rows:
+            whole = _Fold.of_row(row.data)
+            values += len(whole.values)
+            if (record := whole.record(row.step)) is not None:
+                folds.append(record)
+        steps += len(rows)
+    return folds
+
+
+def _parts(steps: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(steps), STEPS_A_QUERY):
+        yield steps[start : start + STEPS_A_QUERY]

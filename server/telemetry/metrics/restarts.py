@@ -1,0 +1,92 @@
+"""Restarts among the points of an attempt: a program takes back what it wrote from a step on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection, delete, func, select
+
+from server.core.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
+from server.telemetry.metrics.points import PACKED, Points, pack_tail, unpack
+from server.telemetry.metrics.store import append_to_tails, grow_series, read_tails, store_metrics
+from trainyard.run.records import MetricRecord, SeriesRestart
+
+SERIES_AT_ONCE = 100
+"""Series that are read at once: their tails and the chunks that are cut hold 3,000 points each."""
+
+
+def store_records(
+    connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
+) -> Mapping[str, Sequence[str]]:
+    """Store metrics as `store_metrics` does, and take back points where a restart stands.
+
+    Returns:
+        The names above `MAX_SERIES` of the attempts that have such.
+    """
+    last: dict[str, Sequence[MetricRecord]] = {}
+    above: dict[str, Sequence[str]] = {}
+    for attempt_id, records in metrics.items():
+        start = 0
+        for place, record in enumerate(records):
+            if isinstance(record, SeriesRestart):
+                above |= store_metrics(connection, {attempt_id: records[start:place]})
+                take_back(connection, attempt_id, record.names, record.step)
+                start = place + 1
+        last[attempt_id] = records[start:] if start else records
+    return above | dict(store_metrics(connection, last))
+
+
+def take_back(connection: Connection, attempt_id: str, names: Sequence[str], step: int) -> None:
+    """Delete the points of some series of an attempt from a step on; their next ones follow.
+
+    The transaction must be as that of `store_metrics`.
+    """
+    query = select(metric_series.c.id).where(
+        metric_series.c.attempt_id == attempt_id,
+        metric_series.c.name.in_(names),
+        metric_series.c.last_step >= step,
+    )
+    found = connection.scalars(query).all()
+    for start in range(0, len(found), SERIES_AT_ONCE):
+        _take_back(connection, found[start : start + SERIES_AT_ONCE], step)
+
+
+def _take_back(connection: Connection, series: Sequence[int], step: int) -> None:
+    """Keep what lies before the step: whole chunks as they are, all else as a row of the tail."""
+    tails = read_tails(connection, series, first=0, last=step - 1)
+    cut = _cut_chunks(connection, series, step)
+    connection.execute(delete(metric_tails).where(metric_tails.c.series_id.in_(series)))
+    chunks = metric_chunks.c
+    connection.execute(
+        delete(metric_chunks).where(chunks.series_id.in_(series), chunks.last_step >= step)
+    )
+    kept = {
+        each: Points.joined([*filter(None, (cut.get(each), tails.get(each)))]) for each in series
+    }
+    newest = _last_steps(connection, series)
+    newest |= {each: int(points.steps[-1]) for each, points in kept.items() if len(points)}
+    append_to_tails(
+        connection,
+        [
+            (each, newest[each], int(points.steps[0]), pack_tail(*points.columns))
+            for each, points in kept.items()
+            if len(points)
+        ],
+    )
+    grow_series(connection, [(each, newest.get(each, -1), len(kept[each])) for each in series])
+
+
+def _cut_chunks(connection: Connection, series: Sequence[int], step: int) -> dict[int, Points]:
+    """Return the points before the step of each chunk that has some from it on."""
+    chunks = metric_chunks.c
+    query = select(chunks.series_id, *(chunks[name] for name in PACKED)).where(
+        chunks.series_id.in_(series), chunks.first_step < step, chunks.last_step >= step
+    )
+    rows = connection.execute(query).all()
+    return {row.series_id: unpack(*row[1:]).between(0, step - 1) for row in rows}
+
+
+def _last_steps(connection: Connection, series: Sequence[int]) -> dict[int, int]:
+    chunks = metric_chunks.c
+    query = select(chunks.series_id, func.max(chunks.last_step)).where(chunks.series_id.in_(series))
+    return {row[0]: row[1] for row in connection.execute(query.group_by(chunks.series_id))}

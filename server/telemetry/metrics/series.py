@@ -1,0 +1,310 @@
+"""A series as charts read it: summaries of chunks, live points, buckets of both.
+
+Of most chunks only the summary is read; the few that a bucket or an end of a segment cuts are
+decoded. A bucket is an exact summary of the points of its steps, so none hides a NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    column,
+    func,
+    join,
+    select,
+)
+
+from server.core.database.metric_and_log_tables import metric_chunks
+from server.telemetry.metrics.points import PACKED, Floats, Integers, Points, unpack
+from server.telemetry.metrics.store import read_tails
+
+WIDEST = 2
+"""A chunk of up to so many bucket widths is kept whole, and moves the borders next to it; a wider
+one must be decoded."""
+
+MERGED_AT = 60_000
+"""Spans above the wanted number at which they are merged into buckets; each takes 64 bytes."""
+DECODED_AT_ONCE = 100
+"""Chunks that are decoded at once: their points take 2.4 MB."""
+
+_ELEMENTS: Mapping[str, Callable[[Any], Any]] = {
+    "postgresql": func.json_array_elements,
+    "sqlite": func.json_each,
+}
+"""What makes the rows of a list."""
+
+ChunkKey = tuple[int, int]
+"""Series and first step of a chunk."""
+Values = tuple[Integers, Floats]
+"""Steps and values of some points."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Summaries of disjoint spans of steps, in rising order: chunks, buckets or single points."""
+
+    first: Integers
+    """First step of each."""
+    last: Integers
+    """Last step of each."""
+    count: Integers
+    """Points of each."""
+    non_finite: Integers
+    """NaN and infinite points of each."""
+    low: Floats
+    """Least finite value; NaN when there is none. So are the next two."""
+    high: Floats
+    """Greatest finite value."""
+    last_value: Floats
+    """Last finite value."""
+
+    @classmethod
+    def of_points(cls, steps: Integers, values: Floats) -> Self:
+        """Return one span for each point."""
+        finite = np.isfinite(values)
+        shown = np.where(finite, values, np.nan)
+        return cls(
+            first=steps,
+            last=steps,
+            count=np.ones(len(steps), dtype=np.int64),
+            non_finite=(~finite).astype(np.int64),
+            low=shown,
+            high=shown,
+            last_value=shown,
+        )
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """Return the spans of several parts in order of their steps."""
+        empty = cls.of_points(np.empty(0, dtype=np.int64), np.empty(0))
+        listed = [empty, *parts]
+        order = np.argsort(np.concatenate([part.first for part in listed]), kind="stable")
+        columns = [
+            np.concatenate(column)[order] for column in zip(*map(_columns, listed), strict=True)
+        ]
+        return cls(*columns)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, index: NDArray[np.bool_] | slice) -> Spans:
+        return Spans(*(column[index] for column in _columns(self)))
+
+
+class Buckets:
+    """Gathers the spans of a curve in a number of buckets; few spans stay as they are.
+
+    The steps are cut into as many equal cells, and a span belongs to the cell of its middle. So a
+    bucket is exact over the steps that it names, and its borders lie at most half a span in
+    addition to those of its cell. What is gathered is merged now and then, which bounds the memory
+    of a curve.
+    """
+
+    def __init__(self, *, first: int, last: int, limit: int) -> None:
+        """Cut the steps `first..last` into `limit` cells."""
+        self._first, self._last, self._limit = first, last, limit
+        self._parts: list[tuple[Integers, Spans]] = []  # cells of spans, and the spans
+        self._size = 0
+        self._merged = False
+
+    def add(self, spans: Spans) -> None:
+        """Add spans, in rising order of their steps."""
+        middles = (spans.first + spans.last) // 2
+        cells = (middles - self._first) * self._limit // (self._last - self._first + 1)
+        self._parts.append((cells, spans))
+        self._size += len(spans)
+        if self._size > self._limit + MERGED_AT:
+            self._merge()
+
+    def spans(self) -> Spans:
+        """Return what was added, in at most as many buckets as there are cells."""
+        if self._size > self._limit or self._merged:
+            self._merge()
+        return Spans.joined(spans for _, spans in self._parts)
+
+    def _merge(self) -> None:
+        # Segments of a program, which may save any step, can overlap.
+        order = np.argsort(np.concatenate([spans.first for _, spans in self._parts]), kind="stable")
+        cells = np.concatenate([cells for cells, _ in self._parts])[order]
+        spans = Spans.joined(spans for _, spans in self._parts)
+        starts = np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
+        ends = np.append(starts[1:], len(spans)) - 1
+        merged = Spans(
+            first=spans.first[starts],
+            last=np.maximum.reduceat(spans.last, starts),
+            count=np.add.reduceat(spans.count, starts),
+            non_finite=np.add.reduceat(spans.non_finite, starts),
+            low=np.fmin.reduceat(spans.low, starts),
+            high=np.fmax.reduceat(spans.high, starts),
+            last_value=_last_finite(spans.last_value, starts, ends),
+        )
+        self._parts, self._size, self._merged = [(cells[starts], merged)], len(merged), True
+
+
+def _last_finite(values: Floats, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
+    known = np.where(np.isnan(values), -1, np.arange(len(values)))
+    newest = np.maximum.accumulate(known)[ends]
+    return np.where(newest >= starts, values[newest], np.nan)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Some steps of one series."""
+
+    id: int
+    chunks: Spans
+    """Summaries of the chunks that reach into these steps."""
+    tail: Points
+    """Live points, all after the last chunk."""
+
+    def between(self, first: int, last: int) -> Series:
+        """Return what reaches into `first..last`."""
+        overlaps = (self.chunks.last >= first) & (self.chunks.first <= last)
+        return Series(self.id, self.chunks[overlaps], self.tail.between(first, last))
+
+
+def read_series(
+    connection: Connection, series_ids: Sequence[int], *, first: int, last: int
+) -> dict[int, Series]:
+    """Return the steps `first..last` of several series; a fixed number of queries."""
+    points = read_tails(connection, series_ids, first=first, last=last)
+    columns = metric_chunks.c
+    query = (
+        select(
+            columns.series_id,
+            columns.first_step,
+            columns.last_step,
+            columns.count,
+            columns.non_finite,
+            columns.min,
+            columns.max,
+            columns.last,
+        )
+        .where(
+            columns.series_id.in_(series_ids),
+            columns.last_step >= first,
+            columns.first_step <= last,
+        )
+        .order_by(columns.series_id, columns.first_step)
+    )
+    rows = connection.execute(query).all()
+    chunks = {key: _spans(list(group)) for key, group in groupby(rows, attrgetter("series_id"))}
+    none, empty = Spans.joined([]), Points.joined([])
+    series = {}
+    for key in chunks.keys() | points.keys():
+        summaries, tail = chunks.get(key, none), points.get(key, empty)
+        # A point that was compacted between the two queries came twice.
+        end = int(summaries.last[-1]) if len(summaries) else -1
+        series[key] = Series(key, summaries, tail[tail.steps > end])
+    return series
+
+
+def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Points]:
+    """Return the points of these chunks."""
+    if not (wanted := sorted(set(keys))):
+        return {}
+    rows = connection.execute(_chunks_of_keys(connection.dialect.name), {"keys": wanted})
+    return {(row.series_id, row.first_step): unpack(*row[1:]) for row in rows}
+
+
+def decode_in_turn(connection: Connection, keys: Sequence[ChunkKey]) -> Iterator[Points]:
+    """Yield the points of each of these chunks, a number of chunks a query."""
+    none = Points.joined([])
+    for start in range(0, len(keys), DECODED_AT_ONCE):
+        some = keys[start : start + DECODED_AT_ONCE]
+        found = decode(connection, some)
+        yield from (found.get(key, none) for key in some)  # a job may be deleted meanwhile
+
+
+@cache
+def _chunks_of_keys(dialect: str) -> Select[Any]:
+    """Return the query of the chunks whose keys the parameter `keys` lists.
+
+    A join: SQLite reads the whole table for `(a, b) IN (...)`. The list is one parameter, because
+    a statement with a row of parameters for each key is compiled for each number of them.
+    """
+    columns = metric_chunks.c
+    listed = _ELEMENTS[dialect](bindparam("keys", type_=JSON)).table_valued(column("value", JSON))
+    series_id, first_step = (
+        cast(listed.c.value[place].as_string(), BigInteger) for place in range(2)
+    )
+    return select(columns.series_id, *(columns[name] for name in PACKED)).select_from(
+        join(
+            listed,
+            metric_chunks,
+            and_(columns.series_id == series_id, columns.first_step == first_step),
+        )
+    )
+
+
+def read_values(
+    connection: Connection, series_ids: Sequence[int], *, first: int, last: int
+) -> dict[int, Values]:
+    """Return every point of the steps `first..last` of several series."""
+    series = read_series(connection, series_ids, first=first, last=last)
+    keys = {(one.id, int(step)) for one in series.values() for step in one.chunks.first}
+    decoded = decode(connection, keys)
+    found = {}
+    for one in series.values():
+        parts = [decoded[one.id, int(step)] for step in one.chunks.first]
+        inside = Points.joined([*parts, one.tail]).between(first, last)
+        found[one.id] = inside.steps, inside.values
+    return found
+
+
+def values_at(
+    connection: Connection, series_ids: Iterable[int], *, steps: Collection[int]
+) -> dict[tuple[int, int], float]:
+    """Return the values of several series at these steps alone, by series and step.
+
+    Only the chunks that hold one of the steps are decoded.
+    """
+    listed = list(series_ids)
+    if not listed or not steps:
+        return {}
+    wanted = np.array(sorted(steps), dtype=np.int64)
+    series = read_series(connection, listed, first=int(wanted[0]), last=int(wanted[-1]))
+    keys = set()
+    for one in series.values():
+        at = np.searchsorted(one.chunks.last, wanted)
+        inside = at < len(one.chunks)
+        inside[inside] = one.chunks.first[at[inside]] <= wanted[inside]
+        keys |= {(one.id, int(step)) for step in one.chunks.first[at[inside]]}
+    parts = [(key[0], points) for key, points in decode(connection, keys).items()]
+    parts += [(one.id, one.tail) for one in series.values()]
+    return {
+        (series_id, int(step)): float(value)
+        for series_id, points in parts
+        for step, value in zip(points.steps, points.values, strict=True)
+        if int(step) in steps
+    }
+
+
+def must_be_decoded(chunks: Spans, *, first: int, last: int, limit: int) -> NDArray[np.bool_]:
+    """Return which chunks are too wide to be kept whole in `limit` buckets of `first..last`."""
+    return chunks.last - chunks.first + 1 > WIDEST * (last - first + 1) / limit
+
+
+def _spans(rows: Sequence[Sequence[Any]]) -> Spans:
+    _, *columns = zip(*rows, strict=True)
+    types: list[Any] = [np.int64] * 4 + [np.float64] * 3  # as a float, None becomes NaN
+    return Spans(*(np.array(column, kind) for column, kind in zip(columns, types, strict=True)))
+
+
+def _columns(spans: Spans) -> tuple[NDArray[Any], ...]:
+    return tuple(vars(spans).values())

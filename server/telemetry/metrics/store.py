@@ -1,0 +1,364 @@
+"""The store of points: a tail of packed rows for live ones, chunks of a thousand for the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import psycopg
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from server.core.database.metric_and_log_tables import (
+    metric_chunks,
+    metric_series,
+    metric_tails,
+)
+from server.telemetry.metrics.points import CHUNK_POINTS, Points, chunked, pack_tail, unpack_tail
+from trainyard.run.records import MetricRecord
+
+TAIL_LIMIT = 2000
+"""Points in the tail of a series above which it is compacted."""
+COMPACTED_AT_ONCE = 100
+"""Series that one report compacts because of their tails; the others wait for the next one."""
+MAX_SERIES = 2000
+"""Metric names of one attempt; further ones are left out."""
+
+
+_ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
+_SERIES_OF = select(
+    metric_series.c.attempt_id,
+    metric_series.c.name,
+    metric_series.c.id,
+    metric_series.c.last_step,
+    metric_series.c.tail,
+).where(metric_series.c.attempt_id.in_(_ATTEMPTS))
+_GROW_SERIES = (
+    update(metric_series)
+    .where(metric_series.c.id == bindparam("series"))
+    .values(last_step=bindparam("newest"), tail=bindparam("size"))
+)
+_GROW_SERIES_BY_ARRAYS = (
+    "UPDATE metric_series SET last_step = grown.newest, tail = grown.size"
+    " FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS grown (series, newest, size)"
+    " WHERE id = grown.series"
+)
+"""On PostgreSQL the update of all series is one message."""
+_DELETE_TAILS = delete(metric_tails).where(
+    metric_tails.c.series_id.in_(bindparam("series", expanding=True))
+)
+_STORE_DIGESTS = (
+    "INSERT INTO step_digests (attempt_id, step, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_STORE_DIGESTS_BY_ARRAYS = (
+    "INSERT INTO step_digests (attempt_id, step, digest)"
+    " SELECT * FROM unnest(%s::varchar[], %s::bigint[], %s::varchar[]) ON CONFLICT DO NOTHING"
+)
+
+SeriesKey = tuple[str, str]
+"""Attempt and name of a series."""
+Columns = tuple[list[int], list[float], list[float]]
+"""Steps, Unix times and values of some points of a series."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """Points to append to the tail of one series, in rising order of their steps."""
+
+    series: int
+    """Id of the series."""
+    tail: int
+    """Points that its tail has before."""
+    columns: Columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @property
+    def grown(self) -> int:
+        """Points of its tail with these."""
+        return self.tail + len(self)
+
+
+def store_metrics(
+    connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
+) -> Mapping[str, Sequence[str]]:
+    """Store metrics as points, and their digests, by as many statements as for one attempt.
+
+    A step is stored once for each series: a record of a step which the series has reached is
+    ignored there. (The caller's offsets keep records from coming twice.)
+
+    Args:
+        connection: a transaction that holds the locks of the jobs, or in which no other one can
+            store metrics of the attempts: rows of a tail must not overlap.
+        metrics: what is new of each attempt, in the order of steps.
+
+    Returns:
+        The names above `MAX_SERIES` of the attempts that have such.
+    """
+    left_out = _store_columns(connection, _points_of(metrics))
+    _store_digests(connection, metrics)
+    return left_out
+
+
+def store_points(
+    connection: Connection, attempt_id: str, points: Mapping[str, Points]
+) -> Sequence[str]:
+    """Store points of an attempt by the names of their series; return those above `MAX_SERIES`.
+
+    The work is bounded by the points given and `COMPACTED_AT_ONCE` tails. The transaction must be
+    as that of `store_metrics`.
+    """
+    columns = {(attempt_id, name): own.columns for name, own in points.items()}
+    return _store_columns(connection, columns).get(attempt_id, ())
+
+
+def _store_columns(
+    connection: Connection, points: Mapping[SeriesKey, Columns]
+) -> dict[str, list[str]]:
+    """Store points by their series; return the names above `MAX_SERIES` of each attempt."""
+    if not points:
+        return {}
+    series, left_out = _series(connection, points)
+    grown: list[_Growth] = []
+    newest: dict[int, int] = {}
+    for key, own in points.items():
+        if (found := series.get(key)) is None:
+            continue
+        series_id, last_step, tail = found
+        fresh = _rising_after(last_step, own)
+        if fresh[0]:
+            grown.append(_Growth(series_id, tail, fresh))
+            newest[series_id] = fresh[0][-1]
+    compacted, appended = _split_due(grown)
+    left = [*appended, *_compact(connection, compacted)]
+    rows = [
+        (each.series, newest[each.series], each.columns[0][0], pack_tail(*each.columns))
+        for each in left
+        if each
+    ]
+    append_to_tails(connection, rows)
+    sizes = [(each.series, newest[each.series], each.grown) for each in left]
+    grow_series(connection, sizes)
+    return left_out
+
+
+def grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -> None:
+    """Store the last step and the points of the tail of each series, given with its id."""
+    if not sizes:
+        return
+    if connection.dialect.name == "postgresql":
+        arrays = tuple(map(list, zip(*sizes, strict=True)))
+        connection.exec_driver_sql(_GROW_SERIES_BY_ARRAYS, arrays)
+        return
+    names = ("series", "newest", "size")
+    connection.execute(_GROW_SERIES, [dict(zip(names, row, strict=True)) for row in sizes])
+
+
+def read_tails(
+    connection: Connection, series_ids: Iterable[int], *, first: int, last: int
+) -> dict[int, Points]:
+    """Return the live points of these steps, by series.
+
+    Read them before the chunks. A point that is compacted between the two queries then comes
+    twice, not never: the reader drops the tail's points up to the last chunk's end.
+    """
+    query = (
+        select(metric_tails.c.series_id, metric_tails.c.points)
+        .where(
+            metric_tails.c.series_id.in_(list(series_ids)),
+            metric_tails.c.last_step >= first,
+            metric_tails.c.first_step <= last,
+        )
+        .order_by(metric_tails.c.series_id, metric_tails.c.last_step)
+    )
+    points = {}
+    for series_id, rows in groupby(connection.execute(query).all(), itemgetter(0)):
+        found = unpack_tail(row for _, row in rows).between(first, last)
+        if len(found):
+            points[series_id] = found
+    return points
+
+
+def newest_values(
+    connection: Connection, attempt_ids: Sequence[str], name: str, *, limit: int
+) -> dict[str, list[float]]:
+    """Return the last live values of a series of each attempt, the newest first.
+
+    There are few just after chunks, and an attempt without any is absent.
+    """
+    given = {"attempt_ids": attempt_ids, "name": name, "before": limit - 1}
+    rows = connection.execute(_NEWEST_ROWS, given)
+    return {
+        attempt_id: unpack_tail(row for _, row in own).values[: -limit - 1 : -1].tolist()
+        for attempt_id, own in groupby(rows, itemgetter(0))
+    }
+
+
+_older = metric_tails.alias("older")
+# As many rows have as many points at least.
+_FIRST_OF_NEWEST = (
+    select(_older.c.last_step)
+    .where(_older.c.series_id == metric_series.c.id)
+    .order_by(_older.c.last_step.desc())
+    .limit(1)
+    .offset(bindparam("before"))
+    .correlate(metric_series)
+    .scalar_subquery()
+)
+_NEWEST_ROWS = (
+    select(metric_series.c.attempt_id, metric_tails.c.points)
+    .select_from(metric_series)
+    .join(
+        metric_tails,
+        and_(
+            metric_tails.c.series_id == metric_series.c.id,
+            metric_tails.c.last_step >= func.coalesce(_FIRST_OF_NEWEST, 0),
+        ),
+    )
+    .where(metric_series.c.attempt_id.in_(_ATTEMPTS), metric_series.c.name == bindparam("name"))
+    .order_by(metric_series.c.attempt_id, metric_tails.c.last_step)
+)
+
+
+def _points_of(metrics: Mapping[str, Sequence[MetricRecord]]) -> dict[SeriesKey, Columns]:
+    """Return the points of each series."""
+    columns: dict[SeriesKey, Columns] = {}
+    for attempt_id, records in metrics.items():
+        own: dict[str, Columns] = {}
+        for record in records:
+            step, time = record.step, record.time
+            for name, value in record.values.items():
+                found = own.get(name)
+                if found is None:
+                    own[name] = [step], [time], [value]
+                else:
+                    found[0].append(step)
+                    found[1].append(time)
+                    found[2].append(value)
+        columns |= {(attempt_id, name): found for name, found in own.items()}
+    return columns
+
+
+def _rising_after(step: int, columns: Columns) -> Columns:
+    """Return the points whose step is greater than `step` and than all steps before it."""
+    steps, times, values = columns
+    kept = []
+    for index, each in enumerate(steps):
+        if each > step:
+            step = each
+            kept.append(index)
+    if len(kept) == len(steps):
+        return columns
+    return [steps[i] for i in kept], [times[i] for i in kept], [values[i] for i in kept]
+
+
+def _series(
+    connection: Connection, columns: Mapping[SeriesKey, Columns]
+) -> tuple[dict[SeriesKey, tuple[int, int, int]], dict[str, list[str]]]:
+    """Return id, last step and tail of series, created if missing, and names above the limit."""
+    attempt_ids = list(dict.fromkeys(attempt_id for attempt_id, _ in columns))
+    found = _read_series(connection, attempt_ids)
+    missing = [key for key in columns if key not in found]
+    if not missing:
+        return found, {}
+    count = Counter(attempt_id for attempt_id, _ in found)
+    fresh: list[dict[str, str]] = []
+    left_out: dict[str, list[str]] = {}
+    for attempt_id, name in missing:
+        count[attempt_id] += 1
+        if count[attempt_id] <= MAX_SERIES:
+            fresh.append({"attempt_id": attempt_id, "name": name})
+        else:
+            left_out.setdefault(attempt_id, []).append(name)
+    if fresh:
+        connection.execute(insert(metric_series), fresh)
+        found = _read_series(connection, attempt_ids)
+    return found, left_out
+
+
+def _read_series(
+    connection: Connection, attempt_ids: Sequence[str]
+) -> dict[SeriesKey, tuple[int, int, int]]:
+    found = connection.execute(_SERIES_OF, {"attempt_ids": attempt_ids})
+    return {(attempt_id, name): (*rest,) for attempt_id, name, *rest in found}
+
+
+def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
+    """Split the series into those that are compacted now and those that only grow."""
+    bulky: list[_Growth] = []
+    small: list[_Growth] = []
+    for growth in grown:
+        (bulky if len(growth) >= CHUNK_POINTS else small).append(growth)
+    small.sort(key=lambda growth: growth.grown, reverse=True)
+    due = [growth for growth in small[:COMPACTED_AT_ONCE] if growth.grown > TAIL_LIMIT]
+    return bulky + due, small[len(due) :]
+
+
+def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
+    """Move full chunks out of the tails; return what is left of each series, to be appended."""
+    if not grown:
+        return []
+    with_tail = [growth.series for growth in grown if growth.tail]
+    tails = read_tails(connection, with_tail, first=0, last=2**62) if with_tail else {}
+    chunks: list[dict[str, Any]] = []
+    left = []
+    for growth in grown:
+        fresh = Points.of(*growth.columns)
+        rows, rest = chunked(Points.joined([*filter(None, [tails.get(growth.series)]), fresh]))
+        chunks += ({"series_id": growth.series, **row} for row in rows)
+        left.append(_Growth(growth.series, 0, rest.columns))
+    if chunks:
+        connection.execute(insert(metric_chunks), chunks)
+    if with_tail:
+        connection.execute(_DELETE_TAILS, {"series": with_tail})
+    return left
+
+
+def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]) -> None:
+    rows = [
+        (attempt_id, each.step, each.data_digest)
+        for attempt_id, records in metrics.items()
+        for each in records
+        if each.data_digest
+    ]
+    if not rows:
+        return
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(_STORE_DIGESTS, rows)
+        return
+    arrays = tuple(map(list, zip(*rows, strict=True)))
+    connection.exec_driver_sql(_STORE_DIGESTS_BY_ARRAYS, arrays)
+
+
+def append_to_tails(connection: Connection, points: Sequence[tuple[int, int, int, bytes]]) -> None:
+    """Add rows to tails: series, last and first step, packed points."""
+    if not points:
+        return
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(
+            "INSERT INTO metric_tails (series_id, last_step, first_step, points)"
+            " VALUES (?, ?, ?, ?)",
+            points,
+        )
+        return
+    # COPY takes the client less time than an INSERT of arrays.
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, psycopg.Connection)
+    into = "COPY metric_tails (series_id, last_step, first_step, points) FROM STDIN"
+    with raw.cursor() as cursor, cursor.copy(into) as copy:
+        for row in points:
+            copy.write_row(row)

@@ -1,0 +1,197 @@
+"""Times of the steps of a lineage: when each step was taken, and after how many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, LargeBinary, func, select
+
+from server.core.database.metric_and_log_tables import metric_chunks
+from server.jobs.attempts.lineage import NEVER, Segment
+from server.telemetry.metrics.charts import Curve, series_ids
+from server.telemetry.metrics.points import Floats, Integers, Points
+from server.telemetry.metrics.series import decode
+from server.telemetry.metrics.store import read_tails
+
+TOKENS = "train/tokens"
+"""Series whose points carry time and tokens; every record with values has it."""
+LOSS = "train/loss"
+FLOAT_BYTES = 8
+
+Axis = Literal["step", "tokens", "seconds"]
+"""What a curve runs over: steps, tokens trained on, or seconds since the job's first point."""
+
+
+Stretch = tuple[int, int] | None
+"""First and last step; None where there is none."""
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """A chunk whose two ends alone are known."""
+
+    segment: Segment
+    series_id: int
+    first: int
+    last: int
+    has_tokens: bool
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Time and tokens along a lineage: exact where `refined`, else at live points and chunks' ends.
+
+    So a million points cost a thousand narrow rows, and only the chunks within which a bucket ends
+    are decoded.
+    """
+
+    points: Points
+    """Steps that are known, in rising order; the values are tokens, NaN where unknown."""
+    closed: tuple[_Closed, ...]
+
+    @property
+    def start(self) -> float | None:
+        """Unix time of the first point; None without points."""
+        return float(self.points.times[0]) if len(self.points) else None
+
+    def refined(self, connection: Connection, steps: Integers) -> StepTimes:
+        """Return the same with the chunks decoded within which one of the rising steps lies."""
+        firsts = np.array([chunk.first for chunk in self.closed], dtype=np.int64)
+        lasts = np.array([chunk.last for chunk in self.closed], dtype=np.int64)
+        inside = np.searchsorted(steps, firsts, "right") < np.searchsorted(steps, lasts, "left")
+        opened = [chunk for chunk, hit in zip(self.closed, inside, strict=True) if hit]
+        if not opened:
+            return self
+        found = decode(connection, {(chunk.series_id, chunk.first) for chunk in opened})
+        parts = [
+            _within(chunk.segment, found[chunk.series_id, chunk.first], tokens=chunk.has_tokens)
+            for chunk in opened
+            if (chunk.series_id, chunk.first) in found
+        ]
+        left = [chunk for chunk, hit in zip(self.closed, inside, strict=True) if not hit]
+        return StepTimes(_ordered([self.points, *parts]), tuple(left))
+
+    def at(self, steps: Integers) -> tuple[Floats, Floats]:
+        """Return time and tokens at each step, those of the last point up to it; else NaN."""
+        places = np.searchsorted(self.points.steps, steps, "right") - 1
+        if not len(self.points):
+            return np.full(len(steps), np.nan), np.full(len(steps), np.nan)
+        known = places >= 0
+        return (
+            np.where(known, self.points.times[places], np.nan),
+            np.where(known, self.points.values[places], np.nan),
+        )
+
+    def sharpened(
+        self, connection: Connection, axis: Axis, low: float, high: float
+    ) -> tuple[StepTimes, Stretch]:
+        """Return the steps of a stretch, and the times with the chunks decoded where it ends."""
+        rough = self.steps_between(axis, low, high)
+        if rough is None or axis == "step":
+            return self, rough
+        # The steps next to the two found lie within the chunks that hold the ends.
+        sharp = self.refined(connection, np.sort([rough[0] + 1, rough[1] - 1]))
+        return sharp, sharp.steps_between(axis, low, high)
+
+    def steps_between(self, axis: Axis, low: float, high: float) -> Stretch:
+        """Return steps that cover a stretch of an axis; None where the lineage has none of it.
+
+        They reach over its ends, to the next step that is known: a curve then runs out of the
+        frame instead of ending within it.
+        """
+        if axis == "step":
+            return int(min(low, NEVER)), int(min(np.ceil(high), NEVER))
+        start = self.start or 0.0
+        raw = self.points.values if axis == "tokens" else self.points.times - start
+        known = ~np.isnan(raw)
+        places = np.maximum.accumulate(raw[known])  # clocks of two machines may differ
+        steps = self.points.steps[known]
+        if not len(places) or places[0] > high or places[-1] < low:
+            return None
+        first = max(int(np.searchsorted(places, low, "right")) - 1, 0)
+        last = min(int(np.searchsorted(places, high, "left")), len(places) - 1)
+        return int(steps[first]), int(steps[last])
+
+
+def read_step_times(
+    connection: Connection, segments: Sequence[Segment], names: Iterable[str]
+) -> StepTimes:
+    """Return the step times of a lineage; a fixed number of queries.
+
+    An attempt without tokens is timed by its loss, else by the first of `names` that it has.
+    """
+    candidates = (TOKENS, LOSS, *names)
+    ids = series_ids(connection, [Curve(name, "lineage", tuple(segments)) for name in candidates])
+    chosen = list(_chosen(segments, candidates, ids))
+    wanted = [series_id for _, series_id, _ in chosen]
+    tails = read_tails(connection, wanted, first=0, last=NEVER)  # before the chunks
+    chunks = _ends(connection, wanted)
+    parts, closed = [], []
+    for segment, series_id, has_tokens in chosen:
+        for ends in chunks.get(series_id, ()):
+            parts.append(_within(segment, ends, tokens=has_tokens))
+            first, last = int(ends.steps[0]), int(ends.steps[-1])
+            closed.append(_Closed(segment, series_id, first, last, has_tokens))
+        if series_id in tails:
+            parts.append(_within(segment, tails[series_id], tokens=has_tokens))
+    return StepTimes(_ordered(parts), tuple(closed))
+
+
+def _chosen(
+    segments: Iterable[Segment], names: Sequence[str], ids: dict[tuple[str, str], int]
+) -> Iterator[tuple[Segment, int, bool]]:
+    for segment in segments:
+        for name in names:
+            if (segment.attempt_id, name) in ids:
+                yield segment, ids[segment.attempt_id, name], name == TOKENS
+                break
+
+
+def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Points]]:
+    """Return first and last point of each chunk, by series; of the arrays only these are read."""
+    columns = metric_chunks.c
+    query = (
+        select(
+            columns.series_id,
+            columns.first_step,
+            columns.last_step,
+            number_at(columns.times, 1),
+            last_number_of(columns.times),
+            number_at(columns.numbers, 1),
+            last_number_of(columns.numbers),
+        )
+        .where(columns.series_id.in_(wanted))
+        .order_by(columns.series_id, columns.first_step)
+    )
+    found: dict[int, list[Points]] = {}
+    for series_id, first, last, *numbers in connection.execute(query):
+        values: NDArray[np.float64] = np.frombuffer(b"".join(numbers), dtype="<f8")
+        ends = Points(np.array([first, last], dtype=np.int64), values[:2], values[2:])
+        found.setdefault(series_id, []).append(ends)
+    return found
+
+
+def number_at(array: Any, place: Any) -> Any:
+    """Return the eight bytes of an array that begin at a place, counted from 1, in a query."""
+    return func.substr(array, place, FLOAT_BYTES, type_=LargeBinary)
+
+
+def last_number_of(array: Any) -> Any:
+    """Return the last eight bytes of an array of a chunk, in a query."""
+    return number_at(array, (metric_chunks.c.count - 1) * FLOAT_BYTES + 1)
+
+
+def _within(segment: Segment, points: Points, *, tokens: bool) -> Points:
+    inside = points.between(segment.after + 1, segment.until)
+    return inside if tokens else replace(inside, values=np.full(len(inside), np.nan))
+
+
+def _ordered(parts: Iterable[Points]) -> Points:
+    """Return the points in order of their steps, each step once."""
+    points = Points.joined(parts)
+    steps, kept = np.unique(points.steps, return_index=True)
+    return Points(steps, points.times[kept], points.values[kept])
