@@ -36,7 +36,7 @@ import numpy as np
 
 from benchmarks.launch import Mark, launch_and_watch, torchrun
 from benchmarks.report import emit
-from benchmarks.trainer import COMPILED, DEBUG, MOST_KEPT, llama_8b, recompute
+from benchmarks.trainer import COMPILED, DEBUG, MAX_KEPT, llama_8b, recompute
 from trainer.process import prefer_growing_segments
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
@@ -125,7 +125,7 @@ ON_CUDA = (
             "activation_checkpoint:memory_budget",
             "--activation_checkpoint.memory_budget=0.8",
         ),
-        ours=llama_8b(**COMPILED, **MOST_KEPT),
+        ours=llama_8b(**COMPILED, **MAX_KEPT),
         targets={"wall": 1.05},
     ),
     Way(

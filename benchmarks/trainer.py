@@ -50,7 +50,7 @@ DEBUG = {
 }
 COMPILED = {"compile": {"enabled": True}}
 FLOAT8 = {"quantization": {"recipe": "float8_tensorwise"}}
-MOST_KEPT = {"activation_checkpoint": {"mode": "memory_budget", "memory_budget": 0.8}}
+MAX_KEPT = {"activation_checkpoint": {"mode": "memory_budget", "memory_budget": 0.8}}
 
 
 def recompute(mode: str) -> dict[str, Any]:
@@ -108,8 +108,8 @@ ON_CUDA = {
     "compiled_1b": Case(llama("1B", 4, **COMPILED), mfu=0.45),
     "compiled_3b": Case(llama("3B", 2, **COMPILED), mfu=0.45),
     "eager_3b": Case(llama("3B", 2, **recompute("full"))),
-    "compiled_8b": Case(llama_8b(**COMPILED, **MOST_KEPT), mfu=0.45),
-    "float8_8b": Case(llama_8b(**COMPILED, **MOST_KEPT, **FLOAT8)),
+    "compiled_8b": Case(llama_8b(**COMPILED, **MAX_KEPT), mfu=0.45),
+    "float8_8b": Case(llama_8b(**COMPILED, **MAX_KEPT, **FLOAT8)),
     "eager_8b": Case(llama_8b(**recompute("full"))),
 }
 FLOAT8_GAIN = 1.3

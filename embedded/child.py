@@ -15,7 +15,7 @@ from embedded.record import ProcessRecord, identify
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
 """Lifetime after which the next restart begins with the shortest pause again."""
-MOST_LOG_BYTES = 16 * 2**20
+MAX_LOG_BYTES = 16 * 2**20
 """Size of a log at which a new one begins."""
 FORMER_LOGS = 3
 """Logs before that one which are kept: `server.log.1` is the newest."""
@@ -112,7 +112,7 @@ def rotate(log: Path) -> bool:
     is written between the two is lost. A disk that is full keeps the log as it is.
     """
     try:
-        if log.stat().st_size < MOST_LOG_BYTES:
+        if log.stat().st_size < MAX_LOG_BYTES:
             return False
         for number in range(FORMER_LOGS - 1, 0, -1):
             former = log.with_name(f"{log.name}.{number}")

@@ -33,7 +33,7 @@ REFUSED_CLAIM = frozenset({409, 422})
 reason. One that is unknown to the server (404) has none to show it."""
 PART_BYTES = 512 * 1024
 """Largest part of a report: half of a body that the server accepts by default."""
-MOST_CANCELS = 100
+CANCELS_AT_ONCE = 100
 """Most jobs that one listing cancels; the next one cancels more."""
 
 
@@ -128,7 +128,7 @@ class EngineCalls:
         foreign = [each for each in reply.cancel if not self._folders.has(each)]
         if foreign:
             logger.warning("not submitted from here, and not cancelled: %s", ", ".join(foreign))
-        for request_id in [each for each in reply.cancel if each not in foreign][:MOST_CANCELS]:
+        for request_id in [each for each in reply.cancel if each not in foreign][:CANCELS_AT_ONCE]:
             try:
                 self._call("cancel", request_id)
             except Busy as busy:

@@ -67,7 +67,7 @@ PASSING = re.compile(
 """Errors of sbatch that mean the controller and not the request."""
 AT_ONCE = 500
 """Names of nodes or files in one command: the kernel takes 128 KiB for an argument."""
-MOST_OUTPUT = 256 * 2**20
+MAX_OUTPUT = 256 * 2**20
 """Longest output of a command: squeue writes 8.4 KB for each job of the user, pilots or not."""
 RESOLVED_SECONDS = 600.0
 """Time for which the addresses of a name are kept: a node may come back with others."""
@@ -351,12 +351,12 @@ class SlurmSource:
 
     def _command(self, *command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         if self._options.ssh:
-            done = run_over_ssh(self._options.ssh, command, stdin=stdin, kept_bytes=MOST_OUTPUT)
+            done = run_over_ssh(self._options.ssh, command, stdin=stdin, kept_bytes=MAX_OUTPUT)
         else:
-            done = run_command(command, stdin=stdin, kept_bytes=MOST_OUTPUT)
-        if len(done.stdout) == MOST_OUTPUT:
+            done = run_command(command, stdin=stdin, kept_bytes=MAX_OUTPUT)
+        if len(done.stdout) == MAX_OUTPUT:
             name = command[len(TIMES)] if command[0] == TIMES[0] else command[0]
-            raise SourceError(f"{name} wrote more than {MOST_OUTPUT / 1e6:.0f} MB")
+            raise SourceError(f"{name} wrote more than {MAX_OUTPUT / 1e6:.0f} MB")
         return done
 
 

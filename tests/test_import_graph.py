@@ -25,7 +25,7 @@ PACKAGES = (
     "benchmarks",
 )
 """Folders of packages; the parent of each is on the path of Python."""
-MOST_FILES = 12
+MAX_FILES = 12
 """Python files of a folder, without `__init__`."""
 
 Graph = Mapping[str, set[str]]
@@ -94,7 +94,7 @@ def test_no_folder_is_crowded(package: str) -> None:
     crowded = {
         str(folder.relative_to(ROOT)): count
         for folder in (ROOT / package, *inside)
-        if (count := len([p for p in folder.glob("*.py") if p.name != "__init__.py"])) > MOST_FILES
+        if (count := len([p for p in folder.glob("*.py") if p.name != "__init__.py"])) > MAX_FILES
     }
     assert crowded == {}
 

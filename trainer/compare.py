@@ -44,7 +44,7 @@ def compare_with(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = 
     """
     model = build_model(spec, roots)
     reader = CheckedReader(folder, tied=tied_weights(model))
-    reader.look(point_at(read_manifest(folder), folder))
+    reader.open(point_at(read_manifest(folder), folder))
     # On the meta device, on one rank: the tensors of all ranks of any layout, without memory.
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)

@@ -67,7 +67,7 @@ def load_weights(
     model.reset_buffers()
     tensors = weight_tensors(model)
     reader = CheckedReader(folder, tied=tied_weights(model))
-    reader.look(point or point_at(manifest, folder))
+    reader.open(point or point_at(manifest, folder))
     reader.fit(kinds_of(tensors), parts=(WEIGHTS,))
     check_contents(folder, reader.manifest.files)
     reader.read(tensors)

@@ -21,7 +21,7 @@ from worker.supervisor.preemption import read_deadline, read_notice, signal_supe
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 """Pause between two looks for a notice; some come half a minute ahead."""
 
 
@@ -61,7 +61,7 @@ class Heart(threading.Thread):
         the other one.
         """
         due = time.monotonic() + self._seconds
-        while not self._stopping.wait(min(self._seconds, LOOK_SECONDS)):
+        while not self._stopping.wait(min(self._seconds, POLL_SECONDS)):
             if self.refusal is not None:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return

@@ -43,7 +43,7 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, claimed
-from worker.environments.environment_store import MOST_BYTES, MOST_ENTRIES
+from worker.environments.environment_store import MAX_BYTES, MAX_ENTRIES
 from worker.environments.node_build import COMMAND as BUILD_COMMAND
 from worker.environments.node_build import NodeBuild
 from worker.launch import detach
@@ -64,7 +64,7 @@ COMMAND = (sys.executable, "-m", "trainer.operations")
 AWAY_SECONDS = 120.0
 """Time without an answer after which an operation is left to its next claim: a new start is safe,
 and nothing must run for ever on a node whose server is gone for good."""
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 BUILD_SECONDS = 3600.0
 """Longest time of a build."""
 NICENESS = 10
@@ -306,7 +306,7 @@ class OperationSupervisor:
         """Wait for the next report, which is due at once when the command ends."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and (ended or self._status(pid) is None):
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
         """Bound what code of a job takes: it has the user of the command, and could stop that."""
@@ -315,7 +315,7 @@ class OperationSupervisor:
             self._until = time.monotonic() + BUILD_SECONDS
             target = self._build.target(self._folder)
             folders += [] if target is None else [target]
-        limit = Limit(MOST_BYTES, MOST_ENTRIES)
+        limit = Limit(MAX_BYTES, MAX_ENTRIES)
         self._watches = [FolderWatch(path, limit, user=self._owner) for path in folders]
         for watch in self._watches:
             watch.start()
@@ -345,7 +345,7 @@ def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
     try:
         while not _try_to_lock(lock):
             end_user(user)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         end_user(user)
         yield
     finally:

@@ -105,7 +105,7 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
     )
     end = None if pilot is None else EndWatch(pilot.allocation)
     if end is not None:
-        end.look()
+        end.poll()
         end.start()
     heart = Heart(
         node,

@@ -35,7 +35,7 @@ from worker.node.node_store import WorkerRun
 
 RESUME_SECONDS, KILL_SECONDS = 2.5, 3.0
 WAIT_SECONDS = 180.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 RUNNING_SECONDS = 1.0
 """Shortest time of steps before a kill, so that a save or a report may be under way, or neither."""
 
@@ -149,7 +149,7 @@ def wait_for(look: Callable[[], Found | None], what: str) -> Found:
     while time.monotonic() < deadline:
         if found := look():
             return found
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     raise TimeoutError(f"no {what} after {WAIT_SECONDS:.0f} s")
 
 

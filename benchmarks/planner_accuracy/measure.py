@@ -28,7 +28,7 @@ from trainer.loop.step import TrainStep
 from trainyard.spec.job import JobSpec
 
 PRELOAD = ["torch._dynamo", "trainer.parallel.pipeline", "benchmarks.planner_accuracy.measure"]
-WARM_STEPS, LEAST_STEPS, MOST_STEPS = 2, 3, 20
+WARM_STEPS, LEAST_STEPS, MAX_STEPS = 2, 3, 20
 SECONDS = 1.5
 """Time that the measured steps of a configuration take, about."""
 PATIENCE_SECONDS = 600.0
@@ -123,7 +123,7 @@ def _run(spec: JobSpec, rank: int, port: int, results: Connection) -> None:
         return time.perf_counter() - started
 
     warm = [step() for _ in range(WARM_STEPS)]
-    count = torch.tensor(min(max(round(SECONDS / warm[-1]), LEAST_STEPS), MOST_STEPS))
+    count = torch.tensor(min(max(round(SECONDS / warm[-1]), LEAST_STEPS), MAX_STEPS))
     dist.broadcast(count, 0)
     before = time.process_time()
     wall = [step() for _ in range(int(count))]

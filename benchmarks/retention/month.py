@@ -42,7 +42,7 @@ from server.core.database.schema import metadata
 from server.core.database.slot_tables import holdings
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.jobs.attempts.claim import claim
-from server.scheduler.retention.ended_jobs import JobPruner
+from server.scheduler.retention.forget_jobs import JobPruner
 from server.scheduler.rounds.dispatch import Message
 from server.scheduler.rounds.round import Placer
 from server.telemetry.goodput.holdings import SETTLE_PAUSE, SETTLED_AFTER, Settler

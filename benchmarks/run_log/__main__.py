@@ -28,7 +28,7 @@ from benchmarks.report import emit
 from benchmarks.run_log.calls import emit_calls
 from server.api.auth.tokens import hash_token
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.ingest.receive import store_report
 from server.telemetry.metrics.points import POINT_BYTES
 from trainyard.protocol.worker_messages import Chunk, Report

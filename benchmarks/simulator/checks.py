@@ -15,7 +15,7 @@ from itertools import accumulate
 from benchmarks.simulator.trace import TracedJob
 
 NEVER = float("inf")
-MOST_STARTED = 500
+MAX_STARTED = 500
 """Jobs that a round starts at most (docs/lifecycle.md, 3); more that fit start in the next one."""
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.control_plane.servers import Store
 from benchmarks.simulator.checks import (
-    MOST_STARTED,
+    MAX_STARTED,
     NEVER,
     Line,
     Running,
@@ -320,7 +320,7 @@ class Simulation:
                 freed += begun.slots
         with_all = earliest_start(size, self._free + freed, running)
         self._note_kept(self._free + freed >= size)
-        if size <= free and len(placed) < MOST_STARTED:
+        if size <= free and len(placed) < MAX_STARTED:
             self.record.violations.append(f"{head.job.name} fits and waits, at {now:.2f} s")
         elif with_all > without:
             self.record.violations.append(

@@ -14,7 +14,7 @@ from server.core.database.source_tables import node_requests
 from server.core.database.tables import jobs, nodes
 from trainyard.protocol.states import JobState, NodeRequestState
 
-MOST_LOOKED_AT = 200
+MAX_CONSIDERED = 200
 """Queued jobs that supply looks at."""
 WAITS = (NodeRequestState.WANTED.value, NodeRequestState.PENDING.value)
 AnyRow = Row[*tuple[object, ...]]
@@ -55,7 +55,7 @@ class Observer:
         self._idle: dict[str, float] = {}
         self.record = Record()
 
-    def look(
+    def note(
         self, now: float, seconds: float, joined: Mapping[str, str], held: Mapping[str, int]
     ) -> None:
         """Count a time in which nothing changed, and check it.
@@ -77,7 +77,7 @@ class Observer:
                 select(jobs.c.world_size, jobs.c.min_world_size)
                 .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_not(None))
                 .order_by(jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
-                .limit(MOST_LOOKED_AT)
+                .limit(MAX_CONSIDERED)
             ).all()
             drained = select(nodes.c.name).where(nodes.c.drain.is_not(None))
             closed = set(connection.scalars(drained.where(nodes.c.offline_since.is_(None))))

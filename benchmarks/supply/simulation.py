@@ -180,7 +180,7 @@ class Simulation:
             if upcoming is not None:
                 pause = min(max(math.ceil(upcoming - before), TICK), pause)
             joined = {node: self._pilots.source_of[node] for node in self._pilots.joined}
-            self._observer.look(before, pause, joined, self.training.held)
+            self._observer.note(before, pause, joined, self.training.held)
             if pause > BEAT_EVERY:
                 timeline.advance(before + BEAT_EVERY)
                 beat(self._context)
@@ -211,7 +211,7 @@ class Simulation:
         sent = self._outbox.sent
         self._scheduler.tick()
         self.rounds += 1
-        return self.training.look() or self._outbox.sent != sent
+        return self.training.poll() or self._outbox.sent != sent
 
     def _is_over(self) -> bool:
         if len(self._works) < len(self._mixed) or self.training.held:

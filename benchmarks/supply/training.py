@@ -20,7 +20,7 @@ from server.core.database.slot_tables import HOLDS_SLOTS
 from server.core.database.tables import attempt_nodes, attempts
 from server.core.errors import ConflictError, UnauthenticatedError
 from server.jobs.attempts.claim import claim
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.ingest.receive import store_report
 from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
@@ -93,7 +93,7 @@ class Training:
         self.lost_slot_seconds = 0.0
         """Work that was done and not saved."""
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Claim what is placed, follow orders, end what lost its nodes; return whether any did."""
         rows = self._read()
         by_attempt: dict[str, list[HeldShare]] = {}

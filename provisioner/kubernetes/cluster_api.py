@@ -28,7 +28,7 @@ REQUEST_SECONDS = 20.0
 RETRY_SECONDS = 15.0
 """Time from the first failure of a request to its last repeat."""
 PAGE = 500
-MOST_PAGES = 400
+MAX_PAGES = 400
 """Most pages of a listing: a broken server could name a next one for ever."""
 RESTARTS = 3
 """Times that a listing begins anew because the server has forgotten where it was."""
@@ -127,7 +127,7 @@ class Cluster:
     def _pages(self, resource: Resource, params: dict[str, str]) -> list[Manifest]:
         items: list[Manifest] = []
         following = ""
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             asked = params | {"limit": str(PAGE)}
             page = self.call(
                 "list", resource, params=asked | ({"continue": following} if following else {})
@@ -138,7 +138,7 @@ class Cluster:
             following = (page.get("metadata") or {}).get("continue") or ""
             if not following:
                 return items
-        raise ClusterError(f"list {resource}: the answer has more than {MOST_PAGES} pages")
+        raise ClusterError(f"list {resource}: the answer has more than {MAX_PAGES} pages")
 
     def _answer(self, request: Coroutine[Any, Any, httpx.Response], what: str) -> Manifest:
         """Make a request and return its answer."""

@@ -49,7 +49,7 @@ from server.cluster.inbox.long_polls import Inboxes
 from server.core.context import Context
 from server.core.events.tail import Tail
 from server.core.liveness import keep_beating
-from server.jobs.attempts.service import AcceptedShares
+from server.jobs.attempts.reports import AcceptedShares
 from server.jobs.packs.endpoints import PACKS_PATH
 from server.scheduler.queue.forecaster import Forecaster
 from server.telemetry.goodput.cluster import ClusterLedger

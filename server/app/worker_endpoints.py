@@ -22,7 +22,7 @@ from server.core.context import Context
 from server.core.errors import RefusalError
 from server.jobs.attempts.claim import SentClaim, claim_all
 from server.jobs.attempts.node_heartbeat import node_heartbeat, node_heartbeats
-from server.jobs.attempts.service import AcceptedShares, ReportedShare, authenticate_shares
+from server.jobs.attempts.reports import AcceptedShares, ReportedShare, authenticate_shares
 from server.jobs.checkpoints.catalog import apply_outcome
 from server.jobs.jobs.queries import ended_or_unknown
 from server.jobs.operations.service import claim_operation, report_operation

@@ -30,7 +30,7 @@ back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class ServerUptime:
     """The time in which reports can arrive: a silence before `up_since` counts against no node."""
 
     now: datetime
@@ -56,7 +56,7 @@ class Hearing:
         return or_(heard_at < limit, heard_at > self.now + SKEW)
 
 
-class Heard(Protocol):
+class HeardRow(Protocol):
     """A row with the key of a lease, and when its holder was heard."""
 
     @property
@@ -94,11 +94,11 @@ class Leases:
         """Return the columns of a report."""
         return {"last_report_at": now}
 
-    def expired(self, hearing: Hearing, *, seconds: float) -> ColumnElement[bool]:
+    def expired(self, uptime: ServerUptime, *, seconds: float) -> ColumnElement[bool]:
         """Return the condition that a held lease of this length has run out."""
-        return and_(self.are_held, hearing.is_silent(self.heard_at, seconds=seconds))
+        return and_(self.are_held, uptime.is_silent(self.heard_at, seconds=seconds))
 
-    def unheard_since(self, found: Heard) -> ColumnElement[bool]:
+    def unheard_since(self, found: HeardRow) -> ColumnElement[bool]:
         """Return the condition of a takeover: `found` is held and was not heard since it was read.
 
         Args:
@@ -119,9 +119,9 @@ OPERATION_LEASES = Leases(
 )
 
 
-def lease_expired(heard_at: datetime, hearing: Hearing | None, *, seconds: float) -> bool:
-    """Return whether a lease has run out; `hearing` is None while no server can hear reports."""
-    return hearing is not None and hearing.silence(heard_at) > timedelta(seconds=seconds)
+def lease_expired(heard_at: datetime, uptime: ServerUptime | None, *, seconds: float) -> bool:
+    """Return whether a lease has run out; `uptime` is None while no server can hear reports."""
+    return uptime is not None and uptime.silence(heard_at) > timedelta(seconds=seconds)
 
 
 def check_fence(holder: object, reporter: object, *, refusal: str) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, or_, select, update
 from server.core.context import Context
 from server.core.database.tables import liveness
 from server.core.database.upsert import insert_absent
-from server.core.leases import SKEW, Hearing
+from server.core.leases import SKEW, ServerUptime
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,12 @@ def beat(context: Context) -> None:
         connection.execute(update(liveness).where(liveness.c.beat_at < now).values(beat_at=now))
 
 
-def hearing(connection: Connection, now: datetime) -> Hearing | None:
+def server_uptime(connection: Connection, now: datetime) -> ServerUptime | None:
     """Return the servers' uptime without a gap; None while no server is up."""
     row = connection.execute(select(liveness.c.beat_at, liveness.c.up_since)).one_or_none()
     if row is None or not now - GAP <= row.beat_at <= now + SKEW:
         return None
-    return Hearing(now, up_since=row.up_since)
+    return ServerUptime(now, up_since=row.up_since)
 
 
 def keep_beating(context: Context, stop: threading.Event) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from embedded.child import MOST_LOG_BYTES
+from embedded.child import MAX_LOG_BYTES
 from tests.attack.conftest import person
 from tests.e2e.control_plane import ONE_RANK, REPOSITORY, ControlPlane, disk_of, spec, wait_for
 from tests.library.client.imports.test_hostile_files import (
@@ -130,11 +130,11 @@ def test_a_log_that_somebody_fills_is_rotated(plane: ControlPlane, yard: Client)
             assert stranger.get(f"/api/v1/{'x' * 20_000}").status_code == 404
     assert log.stat().st_size - begun < 100_000
     with log.open("a") as file:
-        for _ in range(MOST_LOG_BYTES // 1024):
+        for _ in range(MAX_LOG_BYTES // 1024):
             file.write("x" * 1023 + "\n")
     former = log.with_name(f"{log.name}.1")
-    wait_for(lambda: former.exists() and log.stat().st_size < MOST_LOG_BYTES, "a new log")
-    assert former.stat().st_size >= MOST_LOG_BYTES
+    wait_for(lambda: former.exists() and log.stat().st_size < MAX_LOG_BYTES, "a new log")
+    assert former.stat().st_size >= MAX_LOG_BYTES
     before = log.stat().st_size
     next(yard.nodes())
     wait_for(lambda: log.stat().st_size > before, "lines in the new log")

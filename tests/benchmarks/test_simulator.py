@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.control_plane.servers import store
 from benchmarks.simulator.checks import (
-    MOST_STARTED,
+    MAX_STARTED,
     NEVER,
     Line,
     Running,
@@ -124,7 +124,7 @@ def wave(count: int) -> Trace:
 
 
 def test_more_jobs_than_a_round_starts_follow_in_the_next_one() -> None:
-    record = run(wave(MOST_STARTED + 4))
+    record = run(wave(MAX_STARTED + 4))
 
     assert record.violations == []
     assert record.makespan < 20 + 8 * TICK_SECONDS

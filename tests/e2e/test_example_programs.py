@@ -38,7 +38,7 @@ CHANGES: dict[str, dict[str, int]] = {
 """Arguments that are not those of the spec file."""
 SAMPLES = {"classifier": 1500}
 """Samples of an epoch, where they are not those of most examples."""
-MOST_SAMPLES = 100
+MAX_SAMPLES = 100
 TRAINED = 16
 """Steps before the stop, at least."""
 SAVED = 5
@@ -100,7 +100,7 @@ def test_an_example_resumes_exactly_after_a_stop(
     job_id = submitted(plane, folder / "job.toml", **arguments)
     newest = stopped_after(TRAINED, plane, yard, job_id)
     assert newest < steps, "it was stopped on its way"
-    assert newest * batch % SAMPLES.get(name, MOST_SAMPLES), "it was stopped in mid-epoch"
+    assert newest * batch % SAMPLES.get(name, MAX_SAMPLES), "it was stopped in mid-epoch"
     yard.resume(job_id, world_size=3)
     done = finished(yard, job_id)
     assert (done.state, done.attempt) == (JobState.SUCCEEDED, 2), done.reason

@@ -165,7 +165,7 @@ def test_what_crashes_is_started_again_after_growing_pauses(tmp_path: Path) -> N
 def test_a_log_that_grows_begins_anew_and_few_former_ones_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedded.child.MOST_LOG_BYTES", 100_000)
+    monkeypatch.setattr("embedded.child.MAX_LOG_BYTES", 100_000)
     log, go_on = tmp_path / "server.log", tmp_path / "more"
     writes = (
         "import pathlib, sys, time\n"

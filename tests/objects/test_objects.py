@@ -13,7 +13,7 @@ from trainer.errors import CheckpointError
 from trainer.storage import s3_client, upload
 from trainer.storage.io_errors import digest, file_digest, storage_errors
 from trainer.storage.object_path import ObjectPath
-from trainer.storage.upload import MOST_PARTS, PART, Upload, part_bytes
+from trainer.storage.upload import MAX_PARTS, PART, Upload, part_bytes
 
 SMALL = 5 * 2**20  # the least that S3 takes as a part that is not the last
 BLOCKS = [bytes([number]) * 2**20 for number in range(12)]
@@ -85,7 +85,7 @@ def test_a_file_that_is_given_up_leaves_nothing(bucket: ObjectPath) -> None:
 def test_parts_are_few_enough_and_bounded_in_memory() -> None:
     assert part_bytes(0) == PART
     terabytes = 5 * 2**40
-    assert terabytes / part_bytes(terabytes) <= MOST_PARTS
+    assert terabytes / part_bytes(terabytes) <= MAX_PARTS
     assert part_bytes(terabytes) % 2**20 == 0
     most = [
         Upload(ObjectPath("b"), ceiling=ceiling)._most_in_flight for ceiling in (1, 3 * PART, 2**40)

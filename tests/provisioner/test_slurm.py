@@ -202,7 +202,7 @@ def test_addresses_of_a_name_are_looked_up_again_after_a_while(
 def test_a_listing_that_is_too_long_is_an_error(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioner.slurm.MOST_OUTPUT", 10_000)
+    monkeypatch.setattr("provisioner.slurm.MAX_OUTPUT", 10_000)
     site.submit()
     assert [job.ref for job in site.source.list().jobs] == ["1"]
     site.submit(OTHER)

@@ -24,7 +24,7 @@ from trainyard.protocol.worker_messages import (
 
 KEEPERS = frozenset({"secrets", "token", "node.token", "admin.token", "broker.conf"})
 """Names of the files that hold secrets: readable by their owner alone."""
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 CALL = """
 import json, sys, urllib.error, urllib.request
 url, secret, body = json.load(sys.stdin)
@@ -79,7 +79,7 @@ def _read(path: Path) -> bytes:
     with suppress(OSError):  # it has ended, or is gone
         if stat.S_ISREG(path.lstat().st_mode):
             with path.open("rb") as file:
-                return file.read(MOST_BYTES)
+                return file.read(MAX_BYTES)
     return b""
 
 

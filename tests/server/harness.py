@@ -25,11 +25,11 @@ from server.core.database.tables import (
 )
 from server.core.liveness import GAP, beat
 from server.jobs.attempts.claim import claim
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.submission import submit
 from server.jobs.protocol_2 import ChoreMessage
-from server.scheduler.elastic.growth import Growth
-from server.scheduler.elastic.waiting import SizeFitter
+from server.scheduler.elastic.fit_sizes import SizeFitter
+from server.scheduler.elastic.grow_jobs import ElasticGrower
 from server.scheduler.rounds.dispatch import Message
 from server.scheduler.rounds.drain import run_drain
 from server.scheduler.rounds.operations import OperationKeeper
@@ -186,7 +186,7 @@ class Harness:
 
     def grow(self) -> int:
         """Run one look at running elastic jobs that could grow."""
-        return Growth(self.context).run()
+        return ElasticGrower(self.context).run()
 
     def empty(self) -> int:
         """Run one round of having attempts leave drained nodes."""

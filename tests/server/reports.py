@@ -12,7 +12,7 @@ from sqlalchemy import select
 from server.api.auth.tokens import hash_token
 from server.core.context import Context
 from server.core.database.tables import events, notices
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.ingest.receive import store_report
 from server.telemetry.metrics.charts import chart
 from tests.server.harness import Supervisor

@@ -17,7 +17,7 @@ def stored_tensors(job: SmallJob, manifest: Manifest) -> dict[str, Tensor]:
     step = manifest.train_state.step
     folder = job.storage / checkpoint_path(JOB, manifest.attempt, step)
     reader = CheckedReader(folder)
-    reader.look(point_at(manifest, folder))
+    reader.open(point_at(manifest, folder))
     tensors = {}
     for name, kind in reader.kinds.items():
         assert kind is not None

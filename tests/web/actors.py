@@ -17,7 +17,7 @@ from server.cluster.nodes.register import register
 from server.core.context import Context
 from server.core.settings import Settings
 from server.core.subject import Actor
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import stop
 from server.telemetry.ingest.receive import store_report

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from server.api.auth.tokens import hash_token
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.artifacts.uploads import store_block
 from tests.server.harness import Supervisor
 from tests.server.reports import chunk, send

@@ -15,7 +15,7 @@ from tests.web.test_spikes import a_job, forget
 from tests.web.theatre import Theatre
 
 LOSS, NORM, RATE = "train/loss", "train/grad_norm", "train/lr"
-MOST_HIDDEN = 0.1
+MAX_HIDDEN = 0.1
 
 CROSSHAIRS = """() => [...document.querySelectorAll('figure.chart')].map(figure => {
   const cross = figure.querySelector('.u-cursor-x').getBoundingClientRect();
@@ -97,7 +97,7 @@ def test_a_tooltip_leaves_the_chart_in_sight(
                 over(watched, series, share)
                 expect(watched.figure(series).locator(".chart-tip")).to_be_visible()
                 hidden = watched.figure(series).evaluate(HIDDEN)
-                assert hidden < MOST_HIDDEN, (name, series, share, hidden)
+                assert hidden < MAX_HIDDEN, (name, series, share, hidden)
             watched.keep(f"tip-{name}-{series[6:]}-{width}-{theme}")
         assert watched.overflow() == 0
 

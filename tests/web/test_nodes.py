@@ -16,7 +16,7 @@ from tests.web.test_pages import headings, skips
 from tests.web.theatre import Served, served
 
 THEMES: tuple[Theme, ...] = ("light", "dark")
-MOST_IN_VIEW = 24
+MAX_IN_VIEW = 24
 """Cards in or near a window of 1280 x 900."""
 
 
@@ -45,13 +45,13 @@ def test_only_nodes_in_view_are_asked_for_their_history(visit: Visit) -> None:
     watched.rest()
     assert page.locator(".node").count() == cluster.NODES
     at_first = set(histories)
-    assert 0 < len(at_first) <= MOST_IN_VIEW
+    assert 0 < len(at_first) <= MAX_IN_VIEW
     histories.clear()
     page.keyboard.press("End")
     expect(card(page, cluster.LONG_NAME).locator(".line-chart")).to_be_visible()
     watched.settle()
     # Cards that the window passes on its way may be asked for as well, but never all.
-    assert len(at_first) + len(histories) <= 3 * MOST_IN_VIEW < cluster.NODES
+    assert len(at_first) + len(histories) <= 3 * MAX_IN_VIEW < cluster.NODES
     assert len({*at_first, *histories}) == len(at_first) + len(histories)
 
 

@@ -313,9 +313,9 @@ def test_memory_ran_out_when_the_count_rises_around_a_death(tmp_path: Path) -> N
         watch = MemoryWatch(vmstat)
         for count in before:
             vmstat.write_text(f"oom_kill {count}\n")
-            watch.look(failed=False)
+            watch.poll(failed=False)
         vmstat.write_text(f"oom_kill {last}\n")
-        watch.look(failed=True)
+        watch.poll(failed=True)
         return watch.ran_out
 
     assert watch_of(3, 3, 4)

@@ -169,7 +169,7 @@ class _Source:
             f"{WEIGHTS}{name}": torch.empty(shape, dtype=self.stored, device="meta")
             for name, shape in shapes_of(self.arch).items()
         }
-        self.reader.look(point)
+        self.reader.open(point)
         self.reader.fit(kinds_of(wanted), parts=(WEIGHTS,))
         for file in self.reader.manifest.files:
             progress.begin(f"compares {file.path}")

@@ -32,7 +32,7 @@ SERIES = 8
 """Most ranks with a series of their own in an attempt."""
 NEW_STRAGGLERS = 8
 """Most stragglers that one line names, each by an event that the server keeps."""
-MOST_STRAGGLERS = 100
+MAX_STRAGGLERS = 100
 """Most stragglers that are named at a time: a slow rack is a thousand ranks with one cause."""
 
 Kind = Literal["compute", "data"]
@@ -92,7 +92,7 @@ class StragglerWatch:
 
     @property
     def ranks(self) -> list[int]:
-        """The present stragglers that are named, at most `MOST_STRAGGLERS`."""
+        """The present stragglers that are named, at most `MAX_STRAGGLERS`."""
         return sorted(self._found)
 
     def add(self, times: Sequence[RankSeconds]) -> tuple[list[Straggler], list[int]]:
@@ -113,7 +113,7 @@ class StragglerWatch:
         gone = [rank for rank in self.ranks if counted[rank] < GONE_LINES]
         found = self._found.difference(gone)
         slow = [rank for rank in counted if rank not in found and counted[rank] >= FOUND_LINES]
-        room = min(NEW_STRAGGLERS, MOST_STRAGGLERS - len(found))
+        room = min(NEW_STRAGGLERS, MAX_STRAGGLERS - len(found))
         new: list[Straggler] = []
         if room:
             costs = sorted(map(self._verdict, slow), key=lambda one: (-one.share, one.rank))

@@ -13,8 +13,8 @@ from trainer.data.files.places import resolve
 from trainer.errors import LaunchError
 from trainyard.spec.job import JobSpec
 
-MOST_FILES = 10_000
-MOST_BYTES = 256 * 2**20
+MAX_FILES = 10_000
+MAX_BYTES = 256 * 2**20
 READ_SIZE = 2**20
 COMPILED = "__pycache__"
 
@@ -27,7 +27,7 @@ def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
 
     Raises:
         DataError: the folder or a file cannot be read, or lies outside of its root.
-        LaunchError: the folder exceeds `MOST_FILES` or `MOST_BYTES`.
+        LaunchError: the folder exceeds `MAX_FILES` or `MAX_BYTES`.
     """
     place = spec.model.code
     if spec.model.factory is None or place is None:
@@ -38,10 +38,10 @@ def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
     hasher, size = xxhash.xxh3_128(), 0
     for count, file in enumerate(code.files(), start=1):
         size += file.size
-        if count > MOST_FILES or size > MOST_BYTES:
+        if count > MAX_FILES or size > MAX_BYTES:
             raise LaunchError(
-                f"{field}: the folder holds more than {MOST_FILES:,} files or "
-                f"{MOST_BYTES // 2**20} MiB, all of which count as code; legal: a folder of the "
+                f"{field}: the folder holds more than {MAX_FILES:,} files or "
+                f"{MAX_BYTES // 2**20} MiB, all of which count as code; legal: a folder of the "
                 "model's code alone (hidden names and __pycache__ do not count)",
                 path=str(top),
             )

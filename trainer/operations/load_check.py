@@ -77,7 +77,7 @@ def load_everything(
 def _open(folder: StoragePath, point: ResumePoint) -> tuple[CheckedReader, Entries]:
     """Return a reader, and the tensors after checking that files cover all of them."""
     reader = CheckedReader(folder)
-    reader.look(point)
+    reader.open(point)
     entries: Entries = {}
     for name, kind in reader.stored.kinds.items():
         if kind is None:

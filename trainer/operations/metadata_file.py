@@ -46,7 +46,7 @@ def write_metadata(folder: Path) -> str:
     if any(file.path == DCP_METADATA for file in manifest.files):
         return f"{path} is a part of the checkpoint already"
     reader = CheckedReader(folder)
-    reader.look(point_at(manifest, folder))
+    reader.open(point_at(manifest, folder))
     assert isinstance(reader.stored, TensorsOfIndex)
     index = reader.stored.index
     write_durably(path, dcp_metadata(index))

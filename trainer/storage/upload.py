@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PART = 32 * 2**20
 """Bytes of a part. All but the last are equal, which some stores require."""
-MOST_PARTS = 9_000
+MAX_PARTS = 9_000
 """Parts of an object of the expected size. S3's limit is 10,000; the margin allows for an object
 that is larger than expected."""
 IN_FLIGHT = 4
@@ -141,4 +141,4 @@ class Upload:
 
 def part_bytes(expected: int) -> int:
     """Return the bytes of a part with which an object of `expected` bytes has few enough parts."""
-    return max(PART, math.ceil(expected / MOST_PARTS / 2**20) * 2**20)
+    return max(PART, math.ceil(expected / MAX_PARTS / 2**20) * 2**20)

@@ -16,7 +16,7 @@ from worker.node.files import open_regular, read_small
 
 logger = logging.getLogger(__name__)
 
-MOST_LINES = 20_000
+MAX_LINES = 20_000
 """Lines of one node, after which no artifact is reported."""
 COLLECTED = -1
 """In place of the number of a process: the supervisor's own."""
@@ -58,7 +58,7 @@ class ArtifactLines:
     @property
     def is_full(self) -> bool:
         """Whether no further artifact is taken."""
-        return self.count >= MOST_LINES
+        return self.count >= MAX_LINES
 
     def append(self, line: ArtifactLine) -> None:
         """Append a line, whole or not at all.

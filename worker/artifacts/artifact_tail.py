@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
 """Bytes of records that are read at once; no line of ours is as long."""
-MOST_WARNINGS = 100
+MAX_WARNINGS = 100
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -104,5 +104,5 @@ class ArtifactTail:
 
     def _warn(self, message: str) -> None:
         self._warnings += 1
-        if self._warnings <= MOST_WARNINGS:
+        if self._warnings <= MAX_WARNINGS:
             logger.warning("%s", message)

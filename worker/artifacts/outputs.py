@@ -23,7 +23,7 @@ from worker.node.files import open_regular
 
 logger = logging.getLogger(__name__)
 
-MOST_ENTRIES, DEEPEST = 20_000, 16
+MAX_ENTRIES, DEEPEST = 20_000, 16
 """Files and folders that are looked at in one folder of outputs, and levels of folders."""
 ANY_DEPTH = "**"
 Tail = tuple[str, ...]
@@ -82,10 +82,10 @@ def matching(
     except OSError as error:
         logger.warning("no artifacts of %s: %s", base, error)
         return
-    left = [MOST_ENTRIES]
+    left = [MAX_ENTRIES]
     yield from _walk(fd, "", patterns, owner, left)
     if left[0] <= 0:
-        logger.warning("%s has more than %d files: the rest is not looked at", base, MOST_ENTRIES)
+        logger.warning("%s has more than %d files: the rest is not looked at", base, MAX_ENTRIES)
 
 
 def _walk(

@@ -34,11 +34,11 @@ from worker.node.node_store import NodeStore
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 1.0
-MOST_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
+MAX_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
 """Files that are collected at the end of a share, and their bytes."""
 UNKNOWN = 401
 """Perhaps the answer of a stranger on the port of our server, which is away."""
-MOST_REPEATS = 5
+MAX_REPEATS = 5
 """Answers in a row without a byte more, after which the server counts as away."""
 OVER = 409
 """Refusal of a server that takes no artifacts of this attempt any more."""
@@ -213,7 +213,7 @@ class ArtifactUploader:
                 )
 
     def _excess(self, count: int, total: int) -> DropReason | None:
-        if count >= MOST_OUTPUTS or self.lines.is_full:
+        if count >= MAX_OUTPUTS or self.lines.is_full:
             return "too_many"
         return "too_large" if total > OUTPUT_BYTES else None
 
@@ -311,7 +311,7 @@ def send_file(
         if reply.stored >= size:
             return digest, size, None
         repeats = repeats + 1 if reply.stored <= stored else 0
-        if repeats > MOST_REPEATS:
+        if repeats > MAX_REPEATS:
             raise ServerAway(f"{digest}: the server stays at byte {stored}")
         stored = reply.stored
 

@@ -35,9 +35,9 @@ IN_USE_SECONDS = 3 * USED_EVERY
 """Time since its last use within which an environment is not removed to make room."""
 LEFT_SECONDS = 86_400.0
 """Age from which a request, or what an interrupted build left, is removed."""
-MOST_BYTES = 200 * 2**30
+MAX_BYTES = 200 * 2**30
 """Room of all environments of a storage root, and of a single one."""
-MOST_ENTRIES = 2_000_000
+MAX_ENTRIES = 2_000_000
 OTHERS_WRITE = 0o022
 
 
@@ -240,10 +240,10 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
             path = Path(folder, name)
             found = path.lstat()
             entries, size = entries + 1, size + found.st_size
-            if entries > MOST_ENTRIES or size > most_bytes:
+            if entries > MAX_ENTRIES or size > most_bytes:
                 raise ValueError(
                     f"it holds {entries:,} files of {size:,} bytes or more; legal: at most "
-                    f"{MOST_ENTRIES:,} and {most_bytes:,}"
+                    f"{MAX_ENTRIES:,} and {most_bytes:,}"
                 )
             if stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
                 continue  # a link has no rights of its own, and the walk comes to a folder

@@ -8,7 +8,7 @@ from pathlib import Path
 from trainyard.protocol.operations import BuildTask, OperationOutcome
 from trainyard.run.atomic import create_file
 from worker.environments.build_request import BuildRequest
-from worker.environments.environment_store import MOST_BYTES, EnvironmentStore
+from worker.environments.environment_store import MAX_BYTES, EnvironmentStore
 from worker.environments.interpreters import cuda_version, python_facts
 from worker.environments.uv_build import ORDER, BuildOrder
 from worker.node.folder_usage import remove_tree
@@ -75,8 +75,8 @@ class NodeBuild:
         if target is None or outcome.outcome != "succeeded":
             return outcome
         try:
-            removed = self._store.clean(unused_days=unused_days, most_bytes=MOST_BYTES)
-            size = self._store.publish(target, self._digest, most_bytes=MOST_BYTES)
+            removed = self._store.clean(unused_days=unused_days, most_bytes=MAX_BYTES)
+            size = self._store.publish(target, self._digest, most_bytes=MAX_BYTES)
         except (OSError, ValueError) as error:
             return OperationOutcome(outcome="failed", message=f"the environment: {error}"[:4000])
         also = f"; {len(removed)} unused ones were removed" if removed else ""

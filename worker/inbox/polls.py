@@ -26,7 +26,7 @@ WAIT_SECONDS = 25.0
 """Longest poll; below the minute after which proxies usually cut a silent connection."""
 THREADS = 2
 """Launches and operations that start at once, as with the broker."""
-MOST_KNOWN = 1024
+MAX_KNOWN = 1024
 """Ids that a poll can name."""
 AGAIN = Backoff(first=2.0, longest=60.0)
 """Pauses before an id is taken again that the server still lists after it was handled: a claim that
@@ -99,7 +99,7 @@ class ServerInbox:
         now = time.monotonic()
         with self._lock:
             paused = {i: r.next_at - now for i, r in self._handled.items() if r.next_at > now}
-            known = sorted(self._working | paused.keys())[:MOST_KNOWN]
+            known = sorted(self._working | paused.keys())[:MAX_KNOWN]
         seconds = max(0.0, min([WAIT_SECONDS, *paused.values()]))
         return MessagesRequest(
             protocol=PROTOCOL, node=self._node.name, wait_seconds=seconds, known=tuple(known)

@@ -12,7 +12,7 @@ from worker.node.process_tree import WRAPPER
 from worker.node.users import RankUser
 
 LOAD_SECONDS = 120.0
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 NO_MODULES = 3
 LOAD = f"""
 for init in ${{LMOD_PKG:+"$LMOD_PKG/init/bash"}} ${{MODULESHOME:+"$MODULESHOME/init/bash"}} \\
@@ -60,7 +60,7 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
             "names where its modules are installed"
         )
     said = done.stderr.decode(errors="replace").strip()[-1000:]
-    if done.returncode or len(done.stdout) > MOST_BYTES:
+    if done.returncode or len(done.stdout) > MAX_BYTES:
         raise ValueError(f"{field} cannot be loaded: {said or f'status {done.returncode}'}")
     found = _variables(done.stdout)
     loaded = found.get("LOADEDMODULES", "").split(":")

@@ -26,7 +26,7 @@ SCRATCH = Path("/tmp")
 STORE = "containers"
 SETTINGS = "containers.conf"
 LIST_SECONDS = 60.0
-MOST_PROCESSES = 32_768
+MAX_PROCESSES = 32_768
 """Podman itself runs with a limit of so many, and can give no container more."""
 OF_THE_IMAGE = frozenset({"PATH", "LD_LIBRARY_PATH", *OF_OTHER_PYTHONS})
 """Variables whose value in the image holds."""
@@ -103,8 +103,8 @@ class PodmanContainer:
         names = sorted({*variables, *OF_THE_LAUNCHER} - OF_THE_IMAGE - {"HOME"})
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         _, processes = resource.getrlimit(resource.RLIMIT_NPROC)
-        if processes < 0 or processes > MOST_PROCESSES:
-            processes = MOST_PROCESSES
+        if processes < 0 or processes > MAX_PROCESSES:
+            processes = MAX_PROCESSES
         # As root of a user namespace it keeps the groups of the attempt, by which storage is
         # written; files that it makes belong to the user outside.
         rootless = ["--group-add=keep-groups"] if self.user is not None or os.geteuid() else []

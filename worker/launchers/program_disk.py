@@ -8,7 +8,7 @@ from worker.launchers.base import Share
 from worker.node.folder_usage import FolderWatch, Limit
 from worker.node.node_store import WorkerRun
 
-MOST_RUN_FILES = 1_000_000
+MAX_RUN_FILES = 1_000_000
 """Files and folders in the run directory of a program: a look at more would take minutes."""
 
 
@@ -17,5 +17,5 @@ def program_disk(run: WorkerRun, share: Share) -> FolderWatch | None:
     if share.spec.program is None:
         return None
     user = share.launch.user
-    limit = Limit(share.launch.run_bytes, MOST_RUN_FILES)
+    limit = Limit(share.launch.run_bytes, MAX_RUN_FILES)
     return FolderWatch(Path(run.root), limit, user=None if user is None else user.uid)

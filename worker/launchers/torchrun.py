@@ -87,7 +87,7 @@ class TorchrunLauncher:
         # The status first: no rank begins after torchrun has ended, so that a rank without a file
         # has never begun.
         status = None if self._pid is None else self._share.processes.status(self._pid)
-        seen = self._watch.look()
+        seen = self._watch.poll()
         if status is None:
             return seen
         return replace(seen, ended=True, failure=self._failure(status, seen))
@@ -230,7 +230,7 @@ class RankWatch:
         self._owner = run.writer
         self._ranks = [_Rank(rank) for rank in ranks]
 
-    def look(self) -> Observation:
+    def poll(self) -> Observation:
         """Return which ranks have begun and which have ended."""
         for rank in self._ranks:
             if rank.pid is None:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 BLOCK = 512
 """Unit of `st_blocks`, whatever the file system."""
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 """Shortest pause between two looks."""
 PAUSE_FACTOR = 20
 """Pause between two looks as a multiple of the last one: at most a twentieth of a core."""
@@ -266,7 +266,7 @@ class FolderWatch:
         limit: Limit,
         *,
         user: int | None = None,
-        seconds: float = LOOK_SECONDS,
+        seconds: float = POLL_SECONDS,
     ) -> None:
         """Describe the watch; nothing starts.
 

@@ -18,7 +18,7 @@ class MemoryWatch:
         self.ran_out = False
         """Whether the count rose just before or after the first abnormal end."""
 
-    def look(self, *, failed: bool) -> None:
+    def poll(self, *, failed: bool) -> None:
         """Read the count; `failed` is whether a rank has ended abnormally by now."""
         count = self._count()
         if failed:

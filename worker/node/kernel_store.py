@@ -65,7 +65,7 @@ class KernelStore:
         """Keep nothing from now on: another program than the trainer runs as its ranks do."""
         self._kept = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Keep the archive of the attempt, once its ranks have written it after their first step.
 
         A failure is logged: the next attempt compiles again.
@@ -80,7 +80,7 @@ class KernelStore:
 
     def close(self) -> None:
         """Keep what no look has seen, and remove the attempt's own caches; no rank is left."""
-        self.look()
+        self.poll()
         if os.path.lexists(self._run.kernels):
             remove_tree(Path(self._run.kernels))
         with suppress(OSError):

@@ -24,7 +24,7 @@ ID_FILE, LOCK_FILE = "node.id", "worker.lock"
 ID_LINE = re.compile(rb"([0-9a-f]{32}) (\d+)\n")
 WAIT_SECONDS = 15.0
 """Time that a former worker of the folder gets to end."""
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def lock_folder(data_dir: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterat
                     f"TRAINYARD_DATA_DIR={data_dir}: another worker (pid {pid or 'unknown'}) "
                     "serves this folder; end it, or use another folder and another node name"
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         _make_id(data_dir / ID_FILE)

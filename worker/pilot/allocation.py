@@ -188,7 +188,7 @@ class EndWatch(threading.Thread):
         self.ends_at: float | None = None
         """The end by the last answer; None where none is known."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look once; without an answer the last end stays."""
         try:
             self.ends_at = self._allocation.end()
@@ -201,7 +201,7 @@ class EndWatch(threading.Thread):
     def run(self) -> None:
         """Look until `stop`."""
         while not self._stopping.wait(self._seconds):
-            self.look()
+            self.poll()
 
     def stop(self) -> None:
         """Look no more."""

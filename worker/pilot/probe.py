@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 PACKAGES = ("trainyard", "worker", "trainer", "torch")
 OLDEST_PYTHON = (3, 11)
-MOST_SKEW_SECONDS = 5.0
+MAX_SKEW_SECONDS = 5.0
 LEAST_DISK_BYTES = 1024**3
 """Room for run directories and token caches."""
 TRIAL_BYTES = 64 * 1024**2
@@ -118,9 +118,9 @@ def _clock(api: WorkerApi) -> str:
     date = api.server_date()
     # The header has whole seconds.
     skew, error = (began + time.time()) / 2 - (date + 0.5), (time.time() - began) / 2 + 0.5
-    if abs(skew) - error > MOST_SKEW_SECONDS:
+    if abs(skew) - error > MAX_SKEW_SECONDS:
         raise ValueError(
-            f"this clock differs from the server's by {skew:.1f} s; {MOST_SKEW_SECONDS:g} s are "
+            f"this clock differs from the server's by {skew:.1f} s; {MAX_SKEW_SECONDS:g} s are "
             "the most: set it by NTP"
         )
     return f"differs from the server's by {skew:.1f} s at an error of {error:.1f} s"

@@ -20,7 +20,7 @@ from trainyard.run.atomic import replace_file
 from trainyard.run.metric_names import LEGAL_FORM, legal_name
 from trainyard.run.other_tools.event_files import NAME_PART, Restart, Scalar, read_events
 from trainyard.run.record_base import to_json
-from trainyard.run.records import MOST_RECORD_VALUES, MOST_RESTARTED, MetricRecord, SeriesRestart
+from trainyard.run.records import MAX_RECORD_VALUES, MAX_RESTARTED, MetricRecord, SeriesRestart
 from worker.launchers.base import Share
 from worker.node.files import open_regular, read_small
 from worker.node.node_store import WorkerRun
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
 """Bytes of event files that one report converts: a fifth of a second, and 4,000 scalars."""
-MOST_BYTES = 1024**3
+MAX_BYTES = 1024**3
 """Bytes of converted records, after which no more are made."""
-MOST_ENTRIES, MOST_FILES, DEEPEST = 5_000, 1_000, 6
+MAX_ENTRIES, MAX_FILES, DEEPEST = 5_000, 1_000, 6
 """Files and folders that are looked at, files that are followed, and levels of folders."""
-MOST_WARNINGS = 100
-MOST_RESTARTS = 1_000
-MOST_SERIES = 2_000
+MAX_WARNINGS = 100
+MAX_RESTARTS = 1_000
+MAX_SERIES = 2_000
 """Series whose last step is kept for a restart: a server keeps no more of an attempt."""
 LAST_STEP = 10**9
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -93,7 +93,7 @@ class EventTail:
         if offsets == self._offsets:
             return False
         if records and not self._append(records):
-            self._warn("size", f"event files have given {MOST_BYTES:,} bytes; no more is taken")
+            self._warn("size", f"event files have given {MAX_BYTES:,} bytes; no more is taken")
             return False
         self._offsets, self._steps = offsets, steps
         kept = {"files": offsets, "steps": steps}
@@ -108,7 +108,7 @@ class EventTail:
             return
         try:
             found = self._in_turn(sorted(_event_files(folder)))
-            more = MOST_FILES - len(self._offsets)
+            more = MAX_FILES - len(self._offsets)
             for name, size in found:
                 if size <= self._offsets.get(name, 0) or name in self._broken:
                     continue
@@ -152,7 +152,7 @@ class EventTail:
                 continue
             for record in self._records_of(name, cast("Iterable[Scalar]", some)):
                 for metric in record.values:
-                    if metric in own or sum(map(len, steps.values())) < MOST_SERIES:
+                    if metric in own or sum(map(len, steps.values())) < MAX_SERIES:
                         own[metric] = max(record.step, own.get(metric, 0))
                 yield record
 
@@ -160,12 +160,12 @@ class EventTail:
         """Yield which series have points from a step on, which they lose."""
         names = [name for name, last in steps.items() if last >= step]
         self._restarts += bool(names)
-        if self._restarts > MOST_RESTARTS:
-            self._warn("restarts", f"restarts after the first {MOST_RESTARTS:,} drop no points")
+        if self._restarts > MAX_RESTARTS:
+            self._warn("restarts", f"restarts after the first {MAX_RESTARTS:,} drop no points")
             return
         steps |= dict.fromkeys(names, step - 1)
-        for start in range(0, len(names), MOST_RESTARTED):
-            some = tuple(names[start : start + MOST_RESTARTED])
+        for start in range(0, len(names), MAX_RESTARTED):
+            some = tuple(names[start : start + MAX_RESTARTED])
             yield SeriesRestart(step=max(step, 0), time=now(), values={}, names=some)
 
     def _records_of(self, name: str, scalars: Iterable[Scalar]) -> Iterator[MetricRecord]:
@@ -177,7 +177,7 @@ class EventTail:
                 self._warn("step", f"step {scalar.step} of an event file is left out")
                 continue
             legal = self._legal(f"{prefix}/{scalar.tag}" if prefix else scalar.tag)
-            full = len(values) == MOST_RECORD_VALUES
+            full = len(values) == MAX_RECORD_VALUES
             if values and (scalar.step != step or legal in values or full):
                 yield MetricRecord(step=step, time=time, values=values)
                 values = {}
@@ -195,7 +195,7 @@ class EventTail:
         return legal
 
     def _append(self, records: Iterable[MetricRecord]) -> bool:
-        """Append records, all or none; return whether there was room below `MOST_BYTES`.
+        """Append records, all or none; return whether there was room below `MAX_BYTES`.
 
         Raises:
             OSError: the system refuses.
@@ -203,7 +203,7 @@ class EventTail:
         content = b"".join(to_json(record).encode() + b"\n" for record in records)
         with open_regular(self._records, writing=True) as file:
             size = os.lseek(file.fileno(), 0, os.SEEK_END)
-            if size + len(content) > MOST_BYTES:
+            if size + len(content) > MAX_BYTES:
                 return False
             if (written := os.write(file.fileno(), content)) != len(content):
                 os.ftruncate(file.fileno(), size)
@@ -211,7 +211,7 @@ class EventTail:
         return True
 
     def _warn(self, about: str, message: str) -> None:
-        if about not in self._warned and len(self._warned) < MOST_WARNINGS:
+        if about not in self._warned and len(self._warned) < MAX_WARNINGS:
             self._warned.add(about)
             logger.warning("%s", message)
 
@@ -228,7 +228,7 @@ def event_tail_of(share: Share) -> EventTail | None:
 def _event_files(folder: int) -> Iterator[tuple[str, int]]:
     """Yield path and size of each event file below a folder, which is open."""
     found: list[tuple[str, int]] = []
-    waiting, left = [""], MOST_ENTRIES
+    waiting, left = [""], MAX_ENTRIES
     while waiting and left > 0:
         prefix = waiting.pop()
         try:

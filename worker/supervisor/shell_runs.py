@@ -61,7 +61,7 @@ class ShellRuns:
         """Pidfds of the processes, readable when one ends."""
         return [each.pidfd for each in self._running if not each.exited]
 
-    def look(self, orders: Sequence[ShellOrder]) -> None:
+    def poll(self, orders: Sequence[ShellOrder]) -> None:
         """Start what is new of the orders, and see which processes have ended or are to end."""
         for order in orders:
             if order.id not in self._seen:

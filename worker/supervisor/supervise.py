@@ -45,7 +45,7 @@ GRACE_SECONDS = 3.0
 """Time that the others get to write their errors after the first abnormal end."""
 LEAVING_SECONDS = 10.0
 """Time that the launcher gets to end after its ranks."""
-LONG_LOOK_SECONDS, SHORT_LOOK_SECONDS = 0.25, 0.02
+LONG_POLL_SECONDS, SHORT_POLL_SECONDS = 0.25, 0.02
 
 
 class Supervisor:
@@ -234,7 +234,7 @@ class Supervisor:
             fault = self._train(check)
             # What it refuses is the cause, also where the ranks have met it first.
             while not (check.over or self._orders.leave):
-                _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
+                _sleep(LONG_POLL_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
             return check.refusal(self._orders) or fault
         finally:
             check.close()
@@ -248,7 +248,7 @@ class Supervisor:
             while not check.over and not self._orders.leave:
                 if (too_much := self._excess()) is not None:
                     return too_much
-                _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
+                _sleep(LONG_POLL_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
         finally:
             check.close()
         return None if self._orders.leave else check.refusal(self._orders)
@@ -264,9 +264,9 @@ class Supervisor:
             if seen.failed and not stacks_requested:
                 stacks_requested = True
                 self._locate_waiting_ranks(seen)
-            self._memory.look(failed=seen.failed)
-            self._kernels.look()
-            self._shells.look(self._orders.shells)
+            self._memory.poll(failed=seen.failed)
+            self._kernels.poll()
+            self._shells.poll(self._orders.shells)
             over = self._stop.is_over(seen) if self._stop and self._orders.leave else None
             if leaving.is_over(seen) if over is None else over:
                 break
@@ -279,7 +279,7 @@ class Supervisor:
                     return self._hang(silence, seen)
             checking = () if check is None or check.over else (check.pidfd,)
             _sleep(
-                LONG_LOOK_SECONDS if seen.settled else SHORT_LOOK_SECONDS,
+                LONG_POLL_SECONDS if seen.settled else SHORT_POLL_SECONDS,
                 wake_fd=self._orders.wake_fd,
                 pidfds=(*seen.pidfds.values(), *self._shells.pidfds, *checking),
             )

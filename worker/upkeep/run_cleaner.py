@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainyard.base.ids import is_id
 from trainyard.protocol.rest.errors import ApiError
-from trainyard.protocol.worker_messages import MOST_ASKED, PROTOCOL, EndedJobsRequest
+from trainyard.protocol.worker_messages import MAX_ASKED, PROTOCOL, EndedJobsRequest
 from worker.api import ServerAway, WorkerApi
 from worker.node.folder_usage import remove_tree
 from worker.node.node_store import NodeStore, WorkerRun
@@ -25,7 +25,7 @@ from worker.registration import own_token
 logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 600.0
-MOST_REMOVED = 50
+MAX_REMOVED = 50
 """Run directories that one round removes."""
 REMOVED = ".removed-"
 """Beginning of the name of a run directory that is being removed."""
@@ -91,7 +91,7 @@ class RunCleaner(threading.Thread):
         ended = self._ended({run.root.parent.name for run in old})
         removed = 0
         for run in old:
-            if removed == MOST_REMOVED or self._stopping.is_set():
+            if removed == MAX_REMOVED or self._stopping.is_set():
                 break
             if run.root.parent.name in ended:
                 removed += self._remove(run)
@@ -125,8 +125,8 @@ class RunCleaner(threading.Thread):
     def _ended(self, jobs: Collection[str]) -> set[str]:
         ended: set[str] = set()
         listed = sorted(jobs)
-        for start in range(0, len(listed), MOST_ASKED):
-            part = tuple(listed[start : start + MOST_ASKED])
+        for start in range(0, len(listed), MAX_ASKED):
+            part = tuple(listed[start : start + MAX_ASKED])
             with self._connect() as api:
                 request = EndedJobsRequest(protocol=PROTOCOL, node=self._node, jobs=part)
                 ended |= set(api.ended_jobs(request).ended) & set(part)

@@ -24,7 +24,7 @@ USUAL = "points"
 """A step of ten points between two reports."""
 LANES = 16
 """Supervisors that send at once when the greatest rate is looked for."""
-MOST_A_SECOND = 600
+MAX_A_SECOND = 600
 """Reports that are made for each second of that search."""
 SHARE = 0.7
 """Load at which latencies are measured, of the greatest rate."""
@@ -91,7 +91,7 @@ def _print_rate(run: Run) -> float:
     """Find the greatest rate of reports, in reports/s."""
     rates = []
     for _ in range(run.rounds):
-        each = int(MOST_A_SECOND * run.seconds / LANES)
+        each = int(MAX_A_SECOND * run.seconds / LANES)
         lanes = _lanes(run, USUAL, count=LANES, reports=each)
         with spent(run.opened, api=run.apis) as used:
             sent = send(lanes, for_seconds=run.seconds)

@@ -17,9 +17,9 @@ from trainyard.run.fact_types.fact_records import FactValue
 from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
 
-MOST_FACTS = 40
+MAX_FACTS = 40
 """Values of a configuration or of a summary that `show` lists."""
-MOST_STRAGGLERS = 4
+MAX_STRAGGLERS = 4
 """Stragglers that `show` lists, the costliest first."""
 
 
@@ -95,7 +95,7 @@ def _section(head: str, values: Mapping[str, FactValue]) -> list[RenderableType]
     """Return the first values of a configuration or of a summary, and how many more there are."""
     if not values:
         return []
-    shown = list(values.items())[:MOST_FACTS]
+    shown = list(values.items())[:MAX_FACTS]
     rows = facts([(formats.fact(name), formats.fact(value)) for name, value in shown])
     more = len(values) - len(shown)
     left = [Text(f"  and {more:,} more: --json has all", style="dim")] if more else []
@@ -146,7 +146,7 @@ def _failed_save(attempt: AttemptView | None) -> Text | None:
 def _stragglers(attempt: AttemptView | None) -> Text | None:
     if attempt is None or not attempt.stragglers:
         return None
-    shown = attempt.stragglers[:MOST_STRAGGLERS]
+    shown = attempt.stragglers[:MAX_STRAGGLERS]
     return Text("; ".join(one.words for one in shown), style="red")
 
 

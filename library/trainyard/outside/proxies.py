@@ -29,7 +29,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 OCTETS = re.compile(r"(?=.*\*)\d{1,3}(\.\d{1,3}){0,2}(\.\*){1,3}")
 """Begin of an IPv4 address, as Java and Windows write a network."""
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 """Most characters of a variable that an error repeats."""
 
 Address = IPv4Address | IPv6Address
@@ -50,7 +50,7 @@ class _Variable:
 
     def error(self, why: str, legal: str) -> ProxyError:
         """Return the error of a value."""
-        shown = without_login(self.value)[:MOST_SHOWN]
+        shown = without_login(self.value)[:MAX_SHOWN]
         return ProxyError(f"{self.name}={shown!r}: {why}; legal: {legal}")
 
 
@@ -198,7 +198,7 @@ def _entries(variable: _Variable) -> list[_Entry]:
     for word in filter(None, re.split(r"[,\s]+", variable.value)):
         entry = _entry(word)
         if entry is None:
-            _warn_of(variable.name, without_login(word)[:MOST_SHOWN])
+            _warn_of(variable.name, without_login(word)[:MAX_SHOWN])
         else:
             found.append(entry)
     return found

@@ -11,9 +11,9 @@ from unicodedata import category, east_asian_width
 
 ROW_BYTES = 64 * 1024
 """Longest row; a longer one continues on the next, as it does in a terminal."""
-MOST_ROWS = 100
+MAX_ROWS = 100
 """Rows that may still change, at most."""
-MOST_COLUMNS = 1000
+MAX_COLUMNS = 1000
 """Where the cursor stops that moves to the right of all text."""
 LONGEST_ESCAPE = 256
 LONGEST_CELL = 8
@@ -100,7 +100,7 @@ class _Row:
 
     def move_to(self, column: int) -> None:
         """Move the cursor; it stops at the start of the row, and not far beyond its text."""
-        most = max(len(self.cells), self.column, MOST_COLUMNS)
+        most = max(len(self.cells), self.column, MAX_COLUMNS)
         self.column, self.is_returned = min(max(column, 0), most), False
 
     def return_to_start(self) -> None:
@@ -118,7 +118,7 @@ class _Row:
 
     def erase(self, count: int) -> None:
         """Put spaces in place of text from the cursor on."""
-        end = min(self.column + min(count, MOST_COLUMNS), len(self.cells))
+        end = min(self.column + min(count, MAX_COLUMNS), len(self.cells))
         if end > self.column:
             self._halve(self.column)
             self._halve(end)
@@ -292,7 +292,7 @@ class _Screen:
         """Move the cursor down or up; above the window it finds rows without text."""
         column = self._row.column
         missing = -(self._at + rows) if self._home is None else 0
-        missing = max(0, min(missing, MOST_ROWS - len(self._window)))
+        missing = max(0, min(missing, MAX_ROWS - len(self._window)))
         self._window[:0] = [_Row() for _ in range(missing)]
         at = self._at + missing + rows
         self._at = min(max(at, 0), len(self._window) - 1)
@@ -307,11 +307,11 @@ class _Screen:
             if len(self._window) == 1:
                 self._window.insert(0, _Row())
             self._home = number
-        missing = max(0, min(self._home - number, MOST_ROWS - len(self._window)))
+        missing = max(0, min(self._home - number, MAX_ROWS - len(self._window)))
         self._window[:0] = [_Row() for _ in range(missing)]
         self._home -= missing
         beyond = number - self._home + 1 - len(self._window)
-        beyond = max(0, min(beyond, MOST_ROWS - len(self._window)))
+        beyond = max(0, min(beyond, MAX_ROWS - len(self._window)))
         self._window += [_Row() for _ in range(beyond)]
         self._at = min(max(number - self._home, 0), len(self._window) - 1)
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-MOST_CHARACTERS = 4 * 1024**2
-MOST_NODES = 100_000
+MAX_CHARACTERS = 4 * 1024**2
+MAX_NODES = 100_000
 """Most values of a document, each counted wherever an alias repeats it."""
 DEEPEST = 100
 """Levels of lists and tables."""
@@ -53,8 +53,8 @@ def read_yaml(text: str, *, as_old: bool = False) -> Any:
         ValueError: it is no YAML, a key is given twice in one table or is no word, a tag is
             unknown, or the document is too large or too deep once its aliases are put in.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"{len(text):,} characters; {MOST_CHARACTERS:,} are the most")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"{len(text):,} characters; {MAX_CHARACTERS:,} are the most")
     loader = _Loader(text, as_old=as_old)
     try:
         return loader.get_single_data()
@@ -97,9 +97,9 @@ class _Loader(yaml.SafeLoader):
         if isinstance(node, yaml.MappingNode):
             self._check_keys(node)
         size = 1 + sum(self._check(child, level + 1) for child in _children(node))
-        if size > MOST_NODES:
+        if size > MAX_NODES:
             raise ValueError(
-                f"{_line(node)}: more than {MOST_NODES:,} values, with those that aliases repeat"
+                f"{_line(node)}: more than {MAX_NODES:,} values, with those that aliases repeat"
             )
         self._sizes[node] = size
         return size

@@ -26,13 +26,13 @@ from trainyard.training.pipeline_schedule import least_microbatches
 
 _NAMES = [axis.name for axis in AXES]
 _BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
-MOST_LISTED = 24
+MAX_LISTED = 24
 """Longer lists are not useful; further layouts are only counted."""
 LEAST_LISTED = 4
 """Layouts of each number of slots that are listed however many numbers are requested."""
 LISTED_IN_ALL = 512
 """Limit of each list in a request for many numbers of slots."""
-MOST_RANKED = 256
+MAX_RANKED = 256
 """Legal layouts that are compared, the nearest to the job's own axes: 0.7 ms each."""
 RANKED_LISTED = 12
 """The best of them that a plan lists."""
@@ -55,7 +55,7 @@ class LegalLayouts:
         self._is_tied = spec.parallelism.async_tp and spec.compile.enabled == AUTO
         self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
 
-    def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
+    def on(self, world_size: int, *, at_most: int = MAX_LISTED) -> ResumeOption:
         """Return the legal layouts of a number of slots, or the reason why there is none.
 
         Each has the job's own micro-batch size where that is legal and leaves few slots idle, else
@@ -90,7 +90,7 @@ class LegalLayouts:
         job's own layout is listed even where others are better.
         """
         _, legal = self._legal(world_size)
-        options = [self._option(layout) for layout in legal[:MOST_RANKED]]
+        options = [self._option(layout) for layout in legal[:MAX_RANKED]]
         own = own_layout(self._spec, world_size)
         options.sort(key=_rank)
         listed = options[:RANKED_LISTED]

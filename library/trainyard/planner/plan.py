@@ -10,7 +10,7 @@ from trainyard.planner.activations import BYTES
 from trainyard.planner.legal_layouts import (
     LEAST_LISTED,
     LISTED_IN_ALL,
-    MOST_LISTED,
+    MAX_LISTED,
     LegalLayouts,
     option,
     smallest_memory,
@@ -130,7 +130,7 @@ def resume_options(
     if spec.program is not None:
         return program_options(spec, sizes)
     legal = LegalLayouts(spec, slots=slots, predictor=predictor)
-    at_most = min(MOST_LISTED, max(LEAST_LISTED, LISTED_IN_ALL // max(len(sizes), 1)))
+    at_most = min(MAX_LISTED, max(LEAST_LISTED, LISTED_IN_ALL // max(len(sizes), 1)))
     return [legal.on(world_size, at_most=at_most) for world_size in sizes]
 
 

@@ -32,7 +32,7 @@ MAX_REPORT_BYTES = 4 * 1024 * 1024
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
 """Limit of one chunk in decompressed bytes; all chunks of a report may have four times that."""
-MOST_ASKED = 500
+MAX_ASKED = 500
 """Jobs of one `EndedJobsRequest`."""
 
 NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
@@ -186,7 +186,7 @@ class EndedJobsRequest(RecordModel):
     """`PROTOCOL` of the sender."""
     node: NodeName
     """Its name."""
-    jobs: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=MOST_ASKED)]
+    jobs: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=MAX_ASKED)]
     """Ids of jobs."""
 
 

@@ -11,7 +11,7 @@ LONGEST_SECONDS = 1e9
 """Durations are below it: 30 years."""
 LOSSES = ("train/loss", "loss", "train_loss", "training_loss")
 """Series that lists show as the loss, of a program and of an imported run: the first there is."""
-MOST_TOKENS_PER_SECOND = 1e12
+MAX_TOKENS_PER_SECOND = 1e12
 """Throughputs of a device are below it."""
 
 

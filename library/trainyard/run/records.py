@@ -16,7 +16,7 @@ MAX_RANKS = 100_000
 """Ranks are below it."""
 MAX_RANK_RANGES = 256
 """Most ranges that describe a process group: 12 KiB; a group of a mesh has one or a few."""
-MOST_RESTARTED = 500
+MAX_RESTARTED = 500
 """Names of one `SeriesRestart`: of the longest ones, a report still has room for it."""
 
 ProgramAnswer = Literal["stop", "save", "profile", "memory_snapshot"]
@@ -39,7 +39,7 @@ class Heartbeat(JsonRecord):
     """What a program carries out: it has called `should_stop`, `should_save` or `request`."""
 
 
-MOST_RECORD_VALUES = 500
+MAX_RECORD_VALUES = 500
 """Values of one record that a script logs: of the longest names, a report still has room for it."""
 
 
@@ -67,7 +67,7 @@ class SeriesRestart(MetricRecord):
     It has no values. What the former session wrote of the step and of later ones is dropped.
     """
 
-    names: Annotated[tuple[str, ...], Bounds(max_length=MOST_RESTARTED)]
+    names: Annotated[tuple[str, ...], Bounds(max_length=MAX_RESTARTED)]
     """Series that the former session wrote to."""
 
 

@@ -34,7 +34,7 @@ AT_ONE: dict[Rounding, float] = {
 docs/numerics.md is ten times closer, and more in float32: deeper ones round more often."""
 STEPS = 10
 """Steps after a change in which the bound is that of the first step."""
-MOST = 0.1
+MAX_DIFFERENCE = 0.1
 """The largest bound: more would hold for two different trainings too."""
 
 
@@ -52,4 +52,4 @@ def loss_bound(rounding: Rounding, *, grad_norm: float, steps: int) -> float:
         steps: steps since the layouts parted, from 1: at step 1 the weights are equal.
     """
     amplified = max(1.0, grad_norm) if math.isfinite(grad_norm) else 1.0
-    return min(MOST, AT_ONE[rounding] * amplified * max(1.0, steps / STEPS))
+    return min(MAX_DIFFERENCE, AT_ONE[rounding] * amplified * max(1.0, steps / STEPS))

@@ -202,7 +202,7 @@ source = Depends(_by_token(TokenKind.SOURCE))
 source_joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.SOURCE))
 """A join token, or the token of a source that comes back."""
 attempt = Depends(_attempt_token_hash)
-"""Hash of the token, which `server.jobs.attempts.service.authenticate_share` compares."""
+"""Hash of the token, which `server.jobs.attempts.reports.authenticate_share` compares."""
 
 Cookie = Annotated[str | None, Depends(_session_cookie)]
 """The cookie of a browser session, unchecked."""

@@ -33,7 +33,7 @@ Serve = Callable[[Context, Sequence[Item]], Sequence[Answer | Exception]]
 
 What it raises concerns the group, of which it has stored nothing."""
 
-MOST = 64
+MAX_TOGETHER = 64
 """Requests of a group: other writers wait for its transaction."""
 GATHER_SECONDS = 0.005
 """Usual pause before a group that follows another one within this time."""
@@ -116,7 +116,7 @@ class _Queue:
             while self._waiting:
                 is_close = time.monotonic() - self._served_at < self._gather_seconds
                 # Those that were left have waited for a group already.
-                if is_close and not left and len(self._waiting) < MOST:
+                if is_close and not left and len(self._waiting) < MAX_TOGETHER:
                     await asyncio.sleep(self._gather_seconds)
                 group = self._next_group()
                 left = bool(self._waiting)
@@ -144,7 +144,7 @@ class _Queue:
         left: list[_Waiting] = []
         keys: set[Hashable] = set()
         for each in self._waiting:
-            if len(group) == MOST or (each.key is not None and each.key in keys):
+            if len(group) == MAX_TOGETHER or (each.key is not None and each.key in keys):
                 left.append(each)
             else:
                 group.append(each)

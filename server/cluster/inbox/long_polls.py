@@ -19,7 +19,7 @@ from trainyard.protocol.states import AttemptNodeState, OperationState
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 """Pause between two looks while a poll waits."""
 AWAY_SECONDS = 1.0
 """Pause after the database did not answer."""
@@ -143,7 +143,7 @@ class Inboxes:
 
     async def _look_while_awaited(self) -> None:
         while self._polls and not self._closed.is_set():
-            pause = LOOK_SECONDS
+            pause = POLL_SECONDS
             try:
                 found = await run_in_threadpool(read_messages, self._context, tuple(self._polls))
             except Exception:  # most likely the database is away; polls wait until their end

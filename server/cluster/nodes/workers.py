@@ -11,7 +11,7 @@ from server.core.database.rows import Node
 from server.core.database.tables import nodes
 from server.core.errors import ConflictError
 from server.core.leases import NODE_LEASES, is_recent, lease_expired
-from server.core.liveness import hearing
+from server.core.liveness import server_uptime
 from trainyard.protocol.worker_messages import WorkerIdentity
 
 HEARTBEATS_MISSED = 6
@@ -108,7 +108,7 @@ def refuse_second_worker(
     held = (NODE_LEASES.table.c.node == node.name, NODE_LEASES.are_held)
     heard_at = connection.scalar(select(func.max(NODE_LEASES.heard_at)).where(*held))
     if heard_at is not None and not lease_expired(
-        heard_at, hearing(connection, now), seconds=settings.lease_seconds
+        heard_at, server_uptime(connection, now), seconds=settings.lease_seconds
     ):
         raise ConflictError(
             f"an attempt that a worker of {what} launched on node {node.name!r} has a lease; this "

@@ -13,7 +13,7 @@ from itertools import accumulate
 from server.cluster.placement.demand import Demand, Holding, Offer
 from server.cluster.placement.fit import fits_with
 
-MOST_KEEPERS = 10
+MAX_KEEPERS = 10
 """Waiting jobs whose earliest start is computed in a round, some milliseconds each on 1,000 nodes;
 nothing is backfilled on the nodes that further ones keep."""
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
@@ -50,7 +50,7 @@ class Keeper:
         grows with time, so the first time is found by bisection; times at which the group has fewer
         slots than the job needs are skipped.
         """
-        if len(self.ahead) >= MOST_KEEPERS:
+        if len(self.ahead) >= MAX_KEEPERS:
             return None
         starts = [(keeper, keeper.earliest_start) for keeper in self.ahead]
         events: list[tuple[datetime, Mapping[str, int]]] = [

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from server.cluster.placement.demand import Offer
 
-MOST_FOLLOWED = 50
+MAX_FOLLOWED = 50
 """Changes after which sorting all nodes anew costs no more than following them one by one."""
 BY_FREE = attrgetter("by_free")
 """The key that the nodes of an allocation are sorted by: free slots, then the name."""
@@ -45,7 +45,7 @@ class OpenNodes:
 
     def groups(self) -> Sequence[list[Offer]]:
         """Return the open nodes of each set, sorted by `BY_FREE`, as they are in this turn."""
-        if len(self._changes) - self._seen > MOST_FOLLOWED:
+        if len(self._changes) - self._seen > MAX_FOLLOWED:
             self._sort()
         for before, after in self._changes[self._seen :]:
             for group in self._groups:

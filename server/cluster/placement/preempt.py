@@ -14,9 +14,9 @@ from server.cluster.placement.demand import LEAVES_WITHIN, Holding, Offer, Queue
 from server.cluster.placement.fit import fits_with
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
-MOST_SETS = 20_000
+MAX_SETS = 20_000
 """Sets of one size that are compared; where there are more, attempts are added one by one."""
-MOST_TRIED = 200
+MAX_TRIED = 200
 """Sets whose slots suffice by number that are tried for each search, some milliseconds each on
 1,000 nodes."""
 
@@ -115,11 +115,11 @@ def _fewest(
     """Return the best of the smallest sets that suffice; all of them together do."""
     taken = _one_by_one(candidates, fits)
     for size in range(1, len(taken) + 1):
-        if comb(len(candidates), size) > MOST_SETS:
+        if comb(len(candidates), size) > MAX_SETS:
             break
         sets = [c for c in combinations(candidates, size) if sum(x.gain for x in c) >= missing]
         sets.sort(key=_cost)
-        found = next((chosen for chosen in sets[:MOST_TRIED] if fits(chosen)), None)
+        found = next((chosen for chosen in sets[:MAX_TRIED] if fits(chosen)), None)
         if found is not None:
             return found
     return taken
@@ -132,7 +132,7 @@ def _one_by_one(
     order = sorted(candidates, key=lambda c: (c.rank, -c.gain, _age(c)))
     count = bisect_left(range(1, len(order)), True, key=lambda size: fits(order[:size])) + 1
     taken = order[:count]
-    for candidate in taken[-2 : -MOST_TRIED - 2 : -1]:  # the last one is needed
+    for candidate in taken[-2 : -MAX_TRIED - 2 : -1]:  # the last one is needed
         without = [other for other in taken if other is not candidate]
         if fits(without):
             taken = without

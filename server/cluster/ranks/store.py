@@ -30,7 +30,7 @@ from trainyard.protocol.rest.metrics_and_logs import (
 )
 from trainyard.protocol.states import AttemptState
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 """Most stragglers of a view, and of the gauge."""
 SEVERAL_JOBS = 2
 """Jobs that a slot must have slowed before its node names it."""
@@ -132,7 +132,7 @@ def record_times(connection: Connection, attempt_id: str, times: RankTimes) -> N
 def present_stragglers(
     connection: Connection, attempt_ids: Collection[str]
 ) -> Mapping[str, Sequence[StragglerView]]:
-    """Return the stragglers that are not gone of attempts, the costliest `MOST_SHOWN` of each.
+    """Return the stragglers that are not gone of attempts, the costliest `MAX_SHOWN` of each.
 
     Args:
         connection: a transaction.
@@ -144,21 +144,21 @@ def present_stragglers(
             StoredStraggler.select()
             .where(stragglers.c.attempt_id == attempt_id, stragglers.c.gone_at.is_(None))
             .order_by(stragglers.c.share.desc())
-            .limit(MOST_SHOWN)
+            .limit(MAX_SHOWN)
         )
         found[attempt_id] = [row.view for row in StoredStraggler.all(connection, query)]
     return found
 
 
 def live_stragglers(connection: Connection) -> Sequence[LiveStraggler]:
-    """Return the costliest `MOST_SHOWN` stragglers of all attempts that run, and their jobs."""
+    """Return the costliest `MAX_SHOWN` stragglers of all attempts that run, and their jobs."""
     query = (
         LiveStraggler.select()
         .join(attempts, attempts.c.id == stragglers.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
         .where(stragglers.c.gone_at.is_(None), attempts.c.state != AttemptState.ENDED)
         .order_by(stragglers.c.share.desc())
-        .limit(MOST_SHOWN)
+        .limit(MAX_SHOWN)
     )
     return LiveStraggler.all(connection, query)
 
@@ -209,7 +209,7 @@ def read_ranks(context: Context, job_id: str) -> RanksView:
         rows = StoredStraggler.all(
             connection,
             query.order_by(stragglers.c.gone_at.is_not(None), stragglers.c.found_at.desc()).limit(
-                MOST_SHOWN
+                MAX_SHOWN
             ),
         )
     return RanksView(

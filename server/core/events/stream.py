@@ -27,7 +27,7 @@ OVERLAP = timedelta(seconds=60)
 """So far clocks of servers may differ, and a transaction may last."""
 GIVEN_WAY_MILLISECONDS = 60_000
 """Pause of a client whose stream has given way to another one."""
-MOST_REPLAYED = 10_000
+MAX_REPLAYED = 10_000
 """Events that a client may have missed; after more, to read afresh costs less."""
 
 
@@ -104,7 +104,7 @@ def _reset(position: int) -> bytes:
 
 def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | None:
     """Return when a client's last event happened; None where what followed is not replayed."""
-    if newest - last_event_id > MOST_REPLAYED:
+    if newest - last_event_id > MAX_REPLAYED:
         return None
     with context.database.read() as connection:
         return connection.scalar(select(events.c.at).where(events.c.id == last_event_id))

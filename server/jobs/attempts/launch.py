@@ -27,7 +27,7 @@ from server.core.database.rows import Attempt, AttemptNode, Job, LaunchedJob
 from server.core.database.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.core.errors import ConflictError, UnreadableError
 from server.core.subject import SCHEDULER, Subject
-from server.jobs.attempts.retry_policy import MOST_PUT_BACKS
+from server.jobs.attempts.retry_policy import MAX_PUT_BACKS
 from trainyard.protocol.states import AttemptCause, AttemptNodeState
 from trainyard.run.failures import Failure
 from trainyard.spec.auto import resolved
@@ -202,7 +202,7 @@ def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure |
         select(type_coerce(attempts.c.failure, Json))
         .where(attempts.c.job_id == job, attempts.c.number.between(first, newest - 1))
         .order_by(attempts.c.number.desc())
-        .limit(MOST_PUT_BACKS)
+        .limit(MAX_PUT_BACKS)
     )
     return 1 + sum(1 for _ in takewhile(_is_put_back, before))
 

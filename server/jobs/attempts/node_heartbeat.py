@@ -68,7 +68,7 @@ class _Before(TypedRow):
 
 
 # Statements of each group are built once, as those of each report in
-# `server.jobs.attempts.service`.
+# `server.jobs.attempts.reports`.
 _OF_NODES: BindParameter[Sequence[str]] = bindparam("of_nodes", expanding=True)
 _BEFORE = (
     _Before.select()

@@ -26,7 +26,7 @@ PUT_BACK_SECONDS = 1.0
 """Pause after a launch that was put back: the next one avoids what refused it, such as a port."""
 QUICK_PUT_BACKS = 5
 """Put-backs in a row that this pause follows; after further ones, whose cause lasts, it doubles."""
-MOST_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
+MAX_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
 """Put-backs in a row from which on the pause is the longest: no more of them are counted."""
 OVER_TIME = Remedy(
     text="Resume with a longer resources.max_runtime_seconds, or without one.",

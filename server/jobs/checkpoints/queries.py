@@ -22,7 +22,7 @@ from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointVie
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
-MOST_DESCENDANTS = 100
+MAX_DESCENDANTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[Descenda
         select(jobs.c.id, jobs.c.name, jobs.c.fork_parts)
         .where(jobs.c.forked_from == checkpoint_id)
         .order_by(jobs.c.id)
-        .limit(MOST_DESCENDANTS)
+        .limit(MAX_DESCENDANTS)
     )
     return tuple(
         DescendantView(job_id=row.id, name=row.name, parts=tuple(row.fork_parts)) for row in rows

@@ -12,7 +12,7 @@ from server.api.auth.dependencies import AttemptTokenHash, Person, person
 from server.api.http.dependencies import ServerContext
 from server.api.http.responses import reply
 from server.core.errors import InvalidRequestError, UnsupportedMediaTypeError
-from server.jobs.attempts.service import ReportedShare, authenticate_share
+from server.jobs.attempts.reports import ReportedShare, authenticate_share
 from server.jobs.packs.store import BLOCK_BYTES, PackUpload, content_of, read_pack
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.rest.jobs import PackView

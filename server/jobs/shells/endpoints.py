@@ -16,7 +16,7 @@ from server.api.http.path_params import JobId
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.core.events.shares import Waits
-from server.jobs.attempts.service import ReportedShare, authenticate_share
+from server.jobs.attempts.reports import ReportedShare, authenticate_share
 from server.jobs.shells import service, worker_api
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.shell_sessions.messages import (

@@ -14,7 +14,7 @@ from server.core.errors import NotFoundError
 from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import lock_job
 from server.core.subject import Actor
-from server.jobs.attempts.service import ReportedShare
+from server.jobs.attempts.reports import ReportedShare
 from server.jobs.shells.rows import START, Shell, locked_shell, read_shell
 from trainyard.base.redaction import hide_credentials
 from trainyard.protocol.shell_sessions.messages import (

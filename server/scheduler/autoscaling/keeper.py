@@ -17,13 +17,13 @@ from server.core.database.source_tables import node_requests, sources
 from server.core.database.tables import nodes
 from server.core.isolation import Isolation
 from server.core.subject import SCHEDULER
-from server.scheduler.autoscaling.coming import count_coming
-from server.scheduler.autoscaling.ended import forget_nodes, note_lost
-from server.scheduler.autoscaling.leaving import takes_nothing_new
+from server.scheduler.autoscaling.count_coming import count_coming
+from server.scheduler.autoscaling.forget_nodes import forget_nodes, note_lost
+from server.scheduler.autoscaling.leave_before_end import takes_nothing_new
 from server.scheduler.autoscaling.supply_plan import (
-    MOST_DEMANDS,
-    Ask,
-    Open,
+    MAX_DEMANDS,
+    NodeAsk,
+    OpenNodeRequest,
     Supplier,
     SupplyPlan,
     UnmetJob,
@@ -45,7 +45,7 @@ from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.rest.nodes import Drain
 from trainyard.protocol.states import NodeRequestState
 
-LOOK_EVERY = timedelta(seconds=1)
+CHECK_EVERY = timedelta(seconds=1)
 LIST_EVERY = timedelta(seconds=60)
 ASK_EVERY = timedelta(seconds=10)
 """Pause between two calls for which something waits, or which cancel."""
@@ -76,8 +76,8 @@ class _Node(TypedRow):
 
 
 @dataclass
-class _Look:
-    """What one look at the database found."""
+class _Snapshot:
+    """What one read of the database found."""
 
     sources: Mapping[str, StoredSource]
     requests: Sequence[NodeRequest]
@@ -117,21 +117,21 @@ class SupplyKeeper:
     def run(self) -> int:
         """Look once a second; return how many requests were made and given up."""
         now = self._context.now()
-        if self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_EVERY:
+        if self._looked_at is not None and timedelta() <= now - self._looked_at < CHECK_EVERY:
             return 0
         self._looked_at = now
         with self._context.database.read() as connection:
             known = {s.name: s for s in StoredSource.all(connection, StoredSource.select())}
-            look = self._read(connection, known, now) if known else None
+            state = self._read(connection, known, now) if known else None
         if self._tidied_at is None or not timedelta() <= now - self._tidied_at < LIST_EVERY:
             self._tidied_at = now
             note_lost(self._context)
             forget_nodes(self._context)  # those of a source that was deleted, too
-        if look is None:
+        if state is None:
             return 0
-        planned = self._plan(look, now)
-        changes = self._carry_out(look, planned)
-        self._note_away(look, now)
+        planned = self._plan(state, now)
+        changes = self._carry_out(state, planned)
+        self._note_away(state, now)
         self._call(known, now)
         return changes
 
@@ -139,7 +139,7 @@ class SupplyKeeper:
 
     def _read(
         self, connection: Connection, known: Mapping[str, StoredSource], now: datetime
-    ) -> _Look:
+    ) -> _Snapshot:
         requests = NodeRequest.all(
             connection, NodeRequest.select().where(IS_OPEN).order_by(node_requests.c.id)
         )
@@ -148,7 +148,7 @@ class SupplyKeeper:
         for node in _Node.all(connection, _Node.select().where(nodes.c.request_id.in_(ids))):
             found.setdefault(node.request_id or "", []).append(node)
         waiting = self._waiting(connection)
-        return _Look(
+        return _Snapshot(
             known,
             requests,
             found,
@@ -164,27 +164,27 @@ class SupplyKeeper:
         sizes = group_sizes(connection)
         if not sizes:
             return []
-        rows, _ = self._queue.first(read_shares(connection), limit=MOST_DEMANDS, of_group=1)
+        rows, _ = self._queue.first(read_shares(connection), limit=MAX_DEMANDS, of_group=1)
         held_back = set(self._over_quota())
-        return [_as_waiting(row) for row in rows[:MOST_DEMANDS] if row.id not in held_back]
+        return [_as_waiting(row) for row in rows[:MAX_DEMANDS] if row.id not in held_back]
 
     # ---- planning ----------------------------------------------------------------------------
 
-    def _plan(self, look: _Look, now: datetime) -> SupplyPlan:
-        held = {node for holding in look.capacity.holdings for node in holding.shares}
+    def _plan(self, state: _Snapshot, now: datetime) -> SupplyPlan:
+        held = {node for holding in state.capacity.holdings for node in holding.shares}
         open_now = [
-            self._as_open(each, look, held, now)
-            for each in look.requests
+            self._as_open(each, state, held, now)
+            for each in state.requests
             if each.state != NodeRequestState.LEAVING and each.purpose == "nodes"
         ]
         planned = plan(
-            look.waiting,
-            look.capacity.offers,
-            freed=_freed(look.capacity, now),
+            state.waiting,
+            state.capacity.offers,
+            freed=_freed(state.capacity, now),
             requests=open_now,
             suppliers=[
-                _supplier(source, look.uses[name], look.waits.get(name, 0.0), look.roots)
-                for name, source in look.sources.items()
+                _supplier(source, state.uses[name], state.waits.get(name, 0.0), state.roots)
+                for name, source in state.sources.items()
                 if _may_be_asked(source, now)
             ],
         )
@@ -199,9 +199,9 @@ class SupplyKeeper:
         return planned
 
     def _as_open(
-        self, request: NodeRequest, look: _Look, held: Collection[str], now: datetime
-    ) -> Open:
-        known = look.nodes.get(request.id, ())
+        self, request: NodeRequest, state: _Snapshot, held: Collection[str], now: datetime
+    ) -> OpenNodeRequest:
+        known = state.nodes.get(request.id, ())
         joined = [node for node in known if node.is_online]
         is_idle = not any(node.name in held for node in known)  # a silent one may still train
         idle_seconds = None
@@ -215,25 +215,25 @@ class SupplyKeeper:
         # Nothing is placed there any more: to keep it longer is of no use.
         is_over = bool(joined) and all(takes_nothing_new(node.drain) for node in joined)
         unneeded = now - self._unneeded_since.get(request.id, now)
-        return Open(
+        return OpenNodeRequest(
             id=request.id,
             source=request.source,
             shape=request.shape,
-            coming=look.coming.get(request.id, 0),
+            coming=state.coming.get(request.id, 0),
             joined=tuple(node.name for node in joined),
             runs=request.state == NodeRequestState.RUNNING,
             by_person=request.by_person,
             unneeded_seconds=unneeded.total_seconds(),
             idle_seconds=idle_seconds,
-            idle_limit_seconds=0.0 if is_over else look.sources[request.source].idle_seconds,
-            roots=look.roots,
+            idle_limit_seconds=0.0 if is_over else state.sources[request.source].idle_seconds,
+            roots=state.roots,
         )
 
     # ---- changes -----------------------------------------------------------------------------
 
-    def _carry_out(self, look: _Look, planned: SupplyPlan) -> int:
-        over = {*planned.give_up, *_emptied(look)}
-        given_up = {each.id: each for each in look.requests if each.id in over}
+    def _carry_out(self, state: _Snapshot, planned: SupplyPlan) -> int:
+        over = {*planned.give_up, *_emptied(state)}
+        given_up = {each.id: each for each in state.requests if each.id in over}
         names = {each.source for each in planned.ask}
         names |= {each.source for each in given_up.values()}
         for name in sorted(names - set(self._isolation.left_out())):
@@ -241,7 +241,7 @@ class SupplyKeeper:
                 self._change(name, planned.ask, given_up.values())
         return len(planned.ask) + len(given_up)
 
-    def _change(self, name: str, ask: Iterable[Ask], given_up: Iterable[NodeRequest]) -> None:
+    def _change(self, name: str, ask: Iterable[NodeAsk], given_up: Iterable[NodeRequest]) -> None:
         """Store what is asked of a source, and withdraw what is given up and has not changed."""
         context = self._context
         asked = [
@@ -263,10 +263,10 @@ class SupplyKeeper:
             if source.paused_at is None:
                 store_requests(context, connection, source, asked, actor=SCHEDULER)
 
-    def _note_away(self, look: _Look, now: datetime) -> None:
+    def _note_away(self, state: _Snapshot, now: datetime) -> None:
         context = self._context
         left_out = self._isolation.left_out()
-        for name, source in look.sources.items():
+        for name, source in state.sources.items():
             if source.is_away or source.is_online(now) or name in left_out:
                 continue
             turn = self._isolation.turn(name, f"source {name}")
@@ -321,21 +321,21 @@ def roots_in_use(connection: Connection) -> Mapping[str, str]:
     return roots
 
 
-def _emptied(look: _Look) -> Collection[str]:
+def _emptied(state: _Snapshot) -> Collection[str]:
     """Return requests that leave before their end and whose attempts have left: they end at once.
 
     So does one that the engine has requeued meanwhile. A node that is offline may still run its
     attempt, which then holds its slots.
     """
-    held = {node for holding in look.capacity.holdings for node in holding.shares}
-    busy = {each for each, found in look.nodes.items() if any(n.name in held for n in found)}
+    held = {node for holding in state.capacity.holdings for node in holding.shares}
+    busy = {each for each, found in state.nodes.items() if any(n.name in held for n in found)}
     return {
         each.id
-        for each in look.requests
+        for each in state.requests
         if each.state == NodeRequestState.LEAVING
         and each.cancel_at is None
         and each.engine_state in ("running", "pending")
-        and each.id in look.nodes
+        and each.id in state.nodes
         and each.id not in busy
     }
 

@@ -11,7 +11,7 @@ from server.cluster.placement.fit import allocate
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.node_sources.messages import SOURCE_LABEL, NodeShape
 
-MOST_DEMANDS = 200
+MAX_DEMANDS = 200
 """Queued jobs that one plan looks at, the first of the queue."""
 WITHDRAW_AFTER_SECONDS = 30.0
 """Time for which no queued job must need a pending request until it is withdrawn."""
@@ -68,7 +68,7 @@ class Supplier:
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenNodeRequest:
     """A request that is not withdrawn and has not ended."""
 
     id: str
@@ -89,7 +89,7 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Ask:
+class NodeAsk:
     """A request that is to be made."""
 
     source: str
@@ -101,7 +101,7 @@ class Ask:
 class SupplyPlan:
     """What is to be asked and to be given up."""
 
-    ask: Sequence[Ask]
+    ask: Sequence[NodeAsk]
     give_up: Sequence[str]
     """Ids of requests: pending ones that no job needs, and running ones that are idle."""
     needed: frozenset[str]
@@ -113,7 +113,7 @@ def plan(
     offers: Sequence[Offer],
     *,
     freed: Mapping[str, Sequence[int]],
-    requests: Sequence[Open],
+    requests: Sequence[OpenNodeRequest],
     suppliers: Sequence[Supplier],
 ) -> SupplyPlan:
     """Return which requests to make and to give up.
@@ -126,7 +126,7 @@ def plan(
     that. Running ones cause no request: they grow onto what is free, and keep no node for that.
 
     Args:
-        waiting: queued jobs in their order; those after `MOST_DEMANDS` are not looked at.
+        waiting: queued jobs in their order; those after `MAX_DEMANDS` are not looked at.
         offers: the nodes that take work.
         freed: slots of these nodes that attempts are expected to free soon.
         requests: what is open.
@@ -134,9 +134,9 @@ def plan(
     """
     pool = _Pool(offers, freed, requests)
     left = {each.name: each for each in sorted(suppliers, key=_soonest)}
-    asks: list[Ask] = []
+    asks: list[NodeAsk] = []
     hopeless: set[UnmetJob] = set()
-    for job in waiting[:MOST_DEMANDS]:
+    for job in waiting[:MAX_DEMANDS]:
         like = replace(job, name="")
         if _starts_without_asking(pool, job) or like in hopeless:
             continue
@@ -154,7 +154,7 @@ def plan(
         pool.take(allocation)
         most = supplier.nodes_per_request
         asks += [
-            Ask(supplier.name, min(most, len(nodes) - begin), job.name)
+            NodeAsk(supplier.name, min(most, len(nodes) - begin), job.name)
             for begin in range(0, len(nodes), most)
         ]
     needed = frozenset(pool.needed)
@@ -175,7 +175,7 @@ def _waits_for_least(pool: _Pool, least: Demand) -> bool:
     return pool.place(least, _COMING) or pool.place(least, _FREED)
 
 
-def _is_over(request: Open) -> bool:
+def _is_over(request: OpenNodeRequest) -> bool:
     """Return whether a request that no queued job needs is given up now."""
     if request.runs:
         idle = request.idle_seconds
@@ -194,7 +194,7 @@ class _Pool:
         self,
         offers: Iterable[Offer],
         freed: Mapping[str, Sequence[int]],
-        requests: Sequence[Open],
+        requests: Sequence[OpenNodeRequest],
     ) -> None:
         self.needed: set[str] = set()
         """Requests of whose nodes slots were taken."""

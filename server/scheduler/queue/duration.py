@@ -24,7 +24,7 @@ from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
-LOOKED_AT = 20
+MAX_CONSIDERED = 20
 """Newest attempts of a job among which one that took steps with the same layout is searched."""
 HISTORY = 20
 """Newest attempts of a training part from which the duration of a new job follows."""
@@ -239,7 +239,7 @@ def _of_own_attempts(
         _FORMER.join(jobs, jobs.c.id == attempts.c.job_id)
         .where(
             attempts.c.job_id.in_(former),
-            attempts.c.number > jobs.c.attempt - LOOKED_AT,
+            attempts.c.number > jobs.c.attempt - MAX_CONSIDERED,
             attempts.c.last_step > attempts.c.start_step,
         )
         .order_by(attempts.c.job_id, attempts.c.number.desc())

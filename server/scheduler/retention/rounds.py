@@ -13,13 +13,13 @@ from server.jobs.operations.cancel import prune_ended
 from server.jobs.packs.store import delete_unnamed
 from server.jobs.shells.service import forget_shells
 from server.scheduler.queue.groups import forget_groups
-from server.scheduler.retention.ended_jobs import JobPruner, LogPruner
-from server.scheduler.retention.history import (
+from server.scheduler.retention.forget_history import (
     EventPruner,
     forget_access,
     forget_requests,
     forget_slot_time,
 )
+from server.scheduler.retention.forget_jobs import JobPruner, LogPruner
 from server.telemetry.artifacts.cleaning import ContentCleaner
 from server.telemetry.metrics.rank_steps import fold_ended
 

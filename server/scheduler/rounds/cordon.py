@@ -30,7 +30,7 @@ from trainyard.spec.job import JobSpec
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY = timedelta(seconds=5)
+CHECK_EVERY = timedelta(seconds=5)
 """Pause between two looks at the attempts that failed since the last one."""
 JUDGE_EVERY = timedelta(minutes=1)
 """Pause between two judgements without a new failure: jobs may have trained elsewhere since."""
@@ -69,7 +69,7 @@ class NodeWatch:
         last = self._looked_at
         if last is not None and now < last:  # the clock was set back
             last = None
-        if last is not None and now - last < LOOK_EVERY:
+        if last is not None and now - last < CHECK_EVERY:
             return 0
         since = now - timedelta(seconds=settings.cordon_window_seconds)
         new = self._read(since if last is None else last - OVERLAP)

@@ -12,9 +12,9 @@ from server.cluster.projects.usage import RecentUsage
 from server.core.context import Context
 from server.core.database.engine import LeadLostError
 from server.scheduler.autoscaling.keeper import SupplyKeeper
-from server.scheduler.autoscaling.leaving import LeaveKeeper
-from server.scheduler.elastic.growth import Growth
-from server.scheduler.elastic.waiting import SizeFitter
+from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
+from server.scheduler.elastic.fit_sizes import SizeFitter
+from server.scheduler.elastic.grow_jobs import ElasticGrower
 from server.scheduler.retention.rounds import Upkeep
 from server.scheduler.rounds.cordon import NodeWatch
 from server.scheduler.rounds.dispatch import CelerySender, Dispatcher, Outbox
@@ -99,7 +99,7 @@ class Scheduler:
             SupplyKeeper(
                 context, placer.queue, lambda: placer.over_quota, self._dispatcher.send
             ).run,
-            Growth(context, usage).run,
+            ElasticGrower(context, usage).run,
             OperationKeeper(context, self._dispatcher).run,
             CapacityKeeper(context).run,
             Settler(context).run,

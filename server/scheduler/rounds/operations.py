@@ -23,7 +23,7 @@ from server.core.events.notices import notify_all
 from server.core.events.store import NewEvent
 from server.core.leases import OPERATION_LEASES
 from server.core.lifecycle import move, operation_to
-from server.core.liveness import hearing
+from server.core.liveness import server_uptime
 from server.core.subject import SCHEDULER, SCRUBBING, Subject
 from server.jobs.checkpoints.guards import locked_to_stay
 from server.jobs.checkpoints.service import queue_on
@@ -50,13 +50,13 @@ from trainyard.protocol.worker_messages import PROTOCOL, OperationMessage
 
 logger = logging.getLogger(__name__)
 
-LOOKED_AT = 1000
+MAX_CONSIDERED = 1000
 """Queued operations that one round considers."""
 ON_NETWORK = (("network", "true"),)
 """Label of the nodes that fetch packages."""
 SCRUB_EVERY = timedelta(minutes=1)
 """Pause between two searches for a checkpoint to scrub."""
-MOST_FAILING_SCRUBS = 20
+MAX_FAILING_SCRUBS = 20
 """Scrubs that may wait for their next try before no further checkpoint is chosen."""
 
 
@@ -184,16 +184,16 @@ class OperationKeeper:
         waits = operations.c.state == OperationState.QUEUED
         queued = UnclaimedOperation.select().where(waits, due)
         return UnclaimedOperation.all(
-            connection, queued.order_by(turn, operations.c.id).limit(LOOKED_AT)
+            connection, queued.order_by(turn, operations.c.id).limit(MAX_CONSIDERED)
         )
 
     def _judge(self, now: datetime) -> None:
         seconds = self._context.settings.lease_seconds
         with self._context.database.read() as connection:
-            heard = hearing(connection, now)
-            if heard is None:
+            uptime = server_uptime(connection, now)
+            if uptime is None:
                 return
-            expired = OPERATION_LEASES.expired(heard, seconds=seconds)
+            expired = OPERATION_LEASES.expired(uptime, seconds=seconds)
             silent = SilentOperation.all(connection, SilentOperation.select().where(expired))
         for row in silent:
             self._take_back(row)
@@ -261,7 +261,7 @@ class OperationKeeper:
         with context.database.read() as connection:
             checkpoint_id = connection.scalar(oldest)
             open_now, failing = connection.execute(counted).one()
-            if checkpoint_id is None or open_now or failing >= MOST_FAILING_SCRUBS:
+            if checkpoint_id is None or open_now or failing >= MAX_FAILING_SCRUBS:
                 return
         gone = suppress(NotFoundError, ConflictError)  # between the read and the lock
         with context.database.write() as connection, gone:

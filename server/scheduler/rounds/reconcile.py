@@ -26,9 +26,9 @@ from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.errors import UnreadableError
 from server.core.events.store import NewEvent, append_event
 from server.core.isolation import Isolation
-from server.core.leases import NODE_LEASES, SKEW, Hearing
+from server.core.leases import NODE_LEASES, SKEW, ServerUptime
 from server.core.lifecycle import lock_job
-from server.core.liveness import hearing
+from server.core.liveness import server_uptime
 from server.core.subject import SCHEDULER, Subject
 from server.jobs.attempts.finish import end_nodes, lose_node
 from server.jobs.attempts.retry_policy import NodeEnd
@@ -100,15 +100,15 @@ class Reconciler:
         now, settings = self._context.now(), self._context.settings
         share, attempt = attempt_nodes.c, attempts.c
         with self._context.database.read() as connection:
-            heard = hearing(connection, now)
-            if heard is None:
+            uptime = server_uptime(connection, now)
+            if uptime is None:
                 return
             silent = SilentShare.all(
                 connection,
                 SilentShare.select()
                 .join(attempts, attempt.id == share.attempt_id)
                 .join(jobs, jobs.c.id == attempt.job_id)
-                .where(NODE_LEASES.expired(heard, seconds=settings.lease_seconds)),
+                .where(NODE_LEASES.expired(uptime, seconds=settings.lease_seconds)),
             )
             unclaimed = UnclaimedShare.all(
                 connection,
@@ -121,7 +121,7 @@ class Reconciler:
             offline = connection.scalars(
                 select(nodes.c.name).where(
                     nodes.c.offline_since.is_(None),
-                    heard.is_silent(nodes.c.heartbeat_at, seconds=heartbeats),
+                    uptime.is_silent(nodes.c.heartbeat_at, seconds=heartbeats),
                 )
             ).all()
         if offline:
@@ -136,28 +136,30 @@ class Reconciler:
         for found in silent:
             if found.attempt_id not in left_out:
                 with self._isolation.turn(found.attempt_id, f"attempt {found.attempt_id}"):
-                    self._expire(found, heard)
-        late = self._late(unclaimed, heard)
+                    self._expire(found, uptime)
+        late = self._late(unclaimed, uptime)
         for attempt_id in dict.fromkeys(found.attempt_id for found in late):
             if attempt_id not in left_out:
                 with self._isolation.turn(attempt_id, f"attempt {attempt_id}"):
                     self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
-        self._send_again([found for found in unclaimed if found not in late], heard)
+        self._send_again([found for found in unclaimed if found not in late], uptime)
 
-    def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
+    def _late(
+        self, unclaimed: Sequence[UnclaimedShare], uptime: ServerUptime
+    ) -> list[UnclaimedShare]:
         """Return the unclaimed shares whose time to claim has run out.
 
         That time counts only while an API server is up and, for nodes that take messages from it,
         while the broker accepts them.
         """
         accepts_since = self._dispatcher.up_since
-        claim_by = heard.now - timedelta(seconds=self._context.settings.claim_seconds)
+        claim_by = uptime.now - timedelta(seconds=self._context.settings.claim_seconds)
         able = [s for s in unclaimed if s.polls or accepts_since is not None]
-        latest = heard.now + SKEW  # what is later was stored before a clock was set back
+        latest = uptime.now + SKEW  # what is later was stored before a clock was set back
 
         def waits_since(share: UnclaimedShare) -> datetime:
             began = (share.created_at, None if share.polls else accepts_since)
-            return max([heard.up_since, *(at for at in began if at and at <= latest)])
+            return max([uptime.up_since, *(at for at in began if at and at <= latest)])
 
         return [share for share in able if waits_since(share) <= claim_by]
 
@@ -176,12 +178,12 @@ class Reconciler:
                 )
                 append_event(context, connection, event)
 
-    def _expire(self, share: SilentShare, heard: Hearing) -> None:
+    def _expire(self, share: SilentShare, uptime: ServerUptime) -> None:
         """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`.
 
         An elastic job, and one with spare nodes, continues without it after `shrink_after_seconds`.
         """
-        silence = heard.silence(share.heard_at)
+        silence = uptime.silence(share.heard_at)
         spec = _effective_spec(share)
         retry = RetrySection() if spec is None else spec.retry
         if silence >= timedelta(seconds=retry.node_lost_after_seconds):
@@ -272,14 +274,14 @@ class Reconciler:
             if ends:
                 end_nodes(context, connection, attempt_id, ends, actor=SCHEDULER)
 
-    def _send_again(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> None:
-        now = heard.now
+    def _send_again(self, unclaimed: Sequence[UnclaimedShare], uptime: ServerUptime) -> None:
+        now = uptime.now
         waiting = [
             (share, share.sent_at)
             for share in unclaimed
             if share.sent_at is not None
             and not share.polls
-            and not timedelta() <= now - share.sent_at < self._pause(share, share.sent_at, heard)
+            and not timedelta() <= now - share.sent_at < self._pause(share, share.sent_at, uptime)
         ]
         if not waiting:
             return
@@ -328,7 +330,7 @@ class Reconciler:
             return False
         return reached[node] <= sent_at and now - sent_at < LONGEST_RESEND_PAUSE
 
-    def _pause(self, share: UnclaimedShare, sent_at: datetime, heard: Hearing) -> timedelta:
+    def _pause(self, share: UnclaimedShare, sent_at: datetime, uptime: ServerUptime) -> timedelta:
         """Return the pause after the last message of a share: 5 s at first, then 10, 20, 40, 60.
 
         A message may be lost, but far more often its node is busy: each further message costs a
@@ -340,7 +342,7 @@ class Reconciler:
         accepts_since = self._dispatcher.up_since
         if accepts_since is None:
             return shortest
-        waited = sent_at - max(share.created_at, heard.up_since, accepts_since)
+        waited = sent_at - max(share.created_at, uptime.up_since, accepts_since)
         return min(shortest + max(waited, timedelta()), max(LONGEST_RESEND_PAUSE, shortest))
 
 

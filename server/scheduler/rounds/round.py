@@ -21,8 +21,8 @@ from server.core.database.engine import LeadLostError
 from server.scheduler.queue.groups import enter_groups, learn_durations, put_off
 from server.scheduler.queue.heads import explain, note_turn, read_heads, tagged
 from server.scheduler.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
-from server.scheduler.rounds.awaited_operations import held_back
 from server.scheduler.rounds.dispatch import Dispatcher
+from server.scheduler.rounds.hold_back_jobs import held_back
 from server.scheduler.rounds.placements import Placement, place
 from server.scheduler.rounds.victims import order_to_leave
 from trainyard.protocol.worker_messages import LaunchMessage

@@ -25,16 +25,16 @@ from server.core.isolation import Isolation
 from server.core.lifecycle import lock_job
 from server.jobs.attempts.launch import Launch, newest_launch, release_spares
 from server.scheduler.elastic import steps
-from server.scheduler.elastic.growth import Room, read_room
+from server.scheduler.elastic.grow_jobs import Room, read_room
 from server.scheduler.elastic.steps import Rotation, Steps
 from server.scheduler.queue.groups import NewJob, demand_of, demand_of_new
-from server.scheduler.rounds.awaited_operations import held_back
 from server.scheduler.rounds.dispatch import Dispatcher
+from server.scheduler.rounds.hold_back_jobs import held_back
 from server.scheduler.rounds.placements import Placement, held_on, lock_placement, place
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
 from trainyard.run.failures import FailureReason
 
-LOOK_EVERY = timedelta(seconds=5)
+CHECK_EVERY = timedelta(seconds=5)
 """Pause between two searches for nodes that could be reserved."""
 FAILED_PAUSE = timedelta(seconds=30)
 """Pause after which a job whose turn failed has another one."""
@@ -82,7 +82,7 @@ class SpareKeeper:
         self._context = context
         self._dispatcher = dispatcher
         self._usage = usage
-        self._steps = Steps(self._reserve_missing, clock=context.now, every=LOOK_EVERY)
+        self._steps = Steps(self._reserve_missing, clock=context.now, every=CHECK_EVERY)
         self._rotation = Rotation()
         self._ticks = 0
         self._isolation = Isolation(context.now, pause=FAILED_PAUSE)

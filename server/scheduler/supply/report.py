@@ -19,7 +19,12 @@ from server.core.database.tables import nodes
 from server.core.lifecycle import move_requests
 from server.core.subject import SERVER
 from server.scheduler.supply.changes import end_requests, leave, pause, source_changed
-from server.scheduler.supply.gone import end_shares, forget_worker, shares_on, shares_without_pilot
+from server.scheduler.supply.end_shares import (
+    end_shares,
+    forget_worker,
+    shares_on,
+    shares_without_pilot,
+)
 from server.scheduler.supply.rows import (
     NodeRequest,
     Pilot,

@@ -21,7 +21,7 @@ from server.scheduler.supply.changes import (
     store_requests,
     withdraw,
 )
-from server.scheduler.supply.gone import end_shares, forget_worker, shares_on
+from server.scheduler.supply.end_shares import end_shares, forget_worker, shares_on
 from server.scheduler.supply.queries import request_view, source_view
 from server.scheduler.supply.rows import (
     NodeRequest,

@@ -17,7 +17,7 @@ from server.telemetry.advice.findings import findings_of
 from server.telemetry.goodput.queries import JobRecords, records_of
 from server.telemetry.goodput.step_sums import COMPILE, DATA, STEP, RecordedSteps, store_step_sums
 from server.telemetry.goodput.what_if import save_interval_what_if
-from server.telemetry.metrics.points import MOST_SUMMED, Floats
+from server.telemetry.metrics.points import MAX_SUMMED, Floats
 from server.telemetry.metrics.series import Values, read_values
 from trainyard.protocol.goodput import AdviceView
 from trainyard.protocol.rest.metrics_and_logs import StragglerView
@@ -134,7 +134,7 @@ def _mean(values: Mapping[str, Values], name: str) -> float | None:
     if name not in values:
         return None
     numbers = values[name][1]
-    durations = numbers[(numbers >= 0) & (numbers < MOST_SUMMED)]
+    durations = numbers[(numbers >= 0) & (numbers < MAX_SUMMED)]
     return float(durations.mean()) if len(durations) else None
 
 
@@ -143,7 +143,7 @@ def _last(values: Mapping[str, Values], name: str) -> float | None:
     if name not in values:
         return None
     numbers = values[name][1]
-    amounts = numbers[(numbers >= 0) & (numbers < MOST_SUMMED)]
+    amounts = numbers[(numbers >= 0) & (numbers < MAX_SUMMED)]
     return float(amounts[-1]) if len(amounts) else None
 
 
@@ -158,13 +158,13 @@ def _sum_from(values: Values | None, step: int) -> float:
     if values is None:
         return 0.0
     steps, seconds = values
-    counted = (steps > step) & (seconds > 0) & (seconds < MOST_SUMMED)
+    counted = (steps > step) & (seconds > 0) & (seconds < MAX_SUMMED)
     return float(seconds[counted].sum())
 
 
 def _growth(counts: Floats) -> float:
     """Return by how much a counter grew; a process that starts anew counts from 0."""
-    steps = np.diff(counts[(counts >= 0) & (counts < MOST_SUMMED)])
+    steps = np.diff(counts[(counts >= 0) & (counts < MAX_SUMMED)])
     return float(steps[steps > 0].sum())
 
 

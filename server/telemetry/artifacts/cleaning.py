@@ -27,7 +27,7 @@ BLOCKS_AT_ONCE = 8
 CONTENTS_AT_ONCE = 500
 TRANSACTIONS = 16
 """Most transactions of one round."""
-LOOKED_AT = 1000
+MAX_CONSIDERED = 1000
 """Contents that a round looks at."""
 
 
@@ -49,11 +49,11 @@ class ContentCleaner:
         contents = artifact_contents.c
         turn = select(contents.id).where(contents.id > self._last, contents.job_id.is_not(None))
         over = is_over(self._context.now())
-        looked_at = turn.order_by(contents.id).limit(LOOKED_AT).subquery()
+        looked_at = turn.order_by(contents.id).limit(MAX_CONSIDERED).subquery()
         query = select(contents.id).where(contents.id.in_(select(looked_at.c.id)), over)
         with self._context.database.read() as connection:
             ids = connection.scalars(query).all()
-            last = turn.order_by(contents.id).offset(LOOKED_AT - 1).limit(1)
+            last = turn.order_by(contents.id).offset(MAX_CONSIDERED - 1).limit(1)
             self._last = connection.scalar(last) or ""  # then from the first one again
         if not ids:
             return

@@ -18,7 +18,7 @@ from server.api.http.path_params import JobId
 from server.api.http.responses import reply
 from server.core.database.metric_and_log_tables import artifact_blocks
 from server.core.errors import InvalidRequestError
-from server.jobs.attempts.service import ReportedShare, authenticate_share
+from server.jobs.attempts.reports import ReportedShare, authenticate_share
 from server.telemetry.artifacts.store import list_artifacts, read_artifact
 from server.telemetry.artifacts.uploads import store_block
 from trainyard.base.ids import ID_PATTERN

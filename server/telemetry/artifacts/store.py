@@ -14,7 +14,7 @@ from server.core.database.metric_and_log_tables import artifact_contents, artifa
 from server.core.database.rows import TypedRow
 from server.core.errors import NotFoundError
 from server.core.lifecycle import check_job
-from server.jobs.attempts.service import ReportedShare
+from server.jobs.attempts.reports import ReportedShare
 from trainyard.protocol.job_artifacts.events import ArtifactGroup, ArtifactsStored, OutputDropped
 from trainyard.protocol.job_artifacts.views import ArtifactView, HistogramView
 from trainyard.run.artifacts.artifact_records import (

@@ -14,7 +14,7 @@ from server.core.database.rows import TypedRow
 from server.core.database.upsert import insert_absent
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.lifecycle import lock_job
-from server.jobs.attempts.service import ReportedShare
+from server.jobs.attempts.reports import ReportedShare
 from server.telemetry.artifacts.cleaning import UPLOAD, release
 from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES, UploadReply
 from trainyard.protocol.states import AttemptNodeState

@@ -20,7 +20,7 @@ from server.core.isolation import Isolation
 from server.jobs.attempts.launch import effective_spec
 from server.jobs.attempts.lineage import NEVER
 from server.telemetry.calibration.store import EndedRun, HardwareKind, learn
-from server.telemetry.metrics.points import MOST_SUMMED, Floats
+from server.telemetry.metrics.points import MAX_SUMMED, Floats
 from server.telemetry.metrics.series import Values, read_values
 from trainyard.planner.memory import estimate_memory
 from trainyard.planner.speed.calibrate import MeasuredRun
@@ -37,7 +37,7 @@ LEAST_POINTS = 10
 """Logged steps, without the first, from which the median of an attempt counts."""
 LEAST_SECONDS = 1e-6
 """Shortest step that counts: none is shorter, and a fit works with logarithms."""
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 """Steps of an attempt that are read at most: the last ones."""
 PAUSE = timedelta(seconds=15)
 """Pause between two calls."""
@@ -160,7 +160,7 @@ def measured_run(
         most_bytes: memory that a rank can have.
     """
     steps, seconds = values.get(STEP, _NONE)
-    counted = (seconds > 0) & (seconds < MOST_SUMMED)
+    counted = (seconds > 0) & (seconds < MAX_SUMMED)
     counted[:1] = False  # the first step allocates and compiles
     data = np.zeros_like(seconds)
     waited_steps, waited = values.get(DATA, _NONE)
@@ -171,7 +171,7 @@ def measured_run(
     if len(own) < LEAST_POINTS:
         return None
     _, peaks = values.get(PEAKS[node.device], _NONE)
-    peaks = peaks[(peaks > 0) & (peaks < MOST_SUMMED) & (peaks * 2**30 <= most_bytes)]
+    peaks = peaks[(peaks > 0) & (peaks < MAX_SUMMED) & (peaks * 2**30 <= most_bytes)]
     peak = round(float(peaks.max()) * 2**30) if len(peaks) else None
     return _run(spec, layout, node, step_seconds=float(np.median(own)), peak_bytes=peak)
 
@@ -256,5 +256,5 @@ def _values(connection: Connection, attempt_id: str, device: str) -> Mapping[str
     )
     by_id = {row.id: row.name for row in connection.execute(query)}
     last = connection.scalar(select(attempts.c.last_step).where(attempts.c.id == attempt_id)) or 0
-    found = read_values(connection, list(by_id), first=max(0, last - MOST_STEPS), last=NEVER)
+    found = read_values(connection, list(by_id), first=max(0, last - MAX_STEPS), last=NEVER)
     return {by_id[key]: values for key, values in found.items()}

@@ -23,9 +23,9 @@ from trainyard.planner.speed.rates import prior_rates
 from trainyard.protocol.goodput import HardwareCalibration
 from trainyard.protocol.worker_messages import Hardware
 
-MOST_RUNS = 120
+MAX_RUNS = 120
 """Newest runs of a kind of hardware that are kept and learned from: a fit takes 0.2 s."""
-MOST_OF = {"job_id": MOST_RUNS // 10, "submitter": MOST_RUNS // 2, "node": MOST_RUNS // 2}
+MAX_OF = {"job_id": MAX_RUNS // 10, "submitter": MAX_RUNS // 2, "node": MAX_RUNS // 2}
 """Most runs of one job, and of one person or node once there are runs of others: a fit follows most
 of its runs, and none of these shall decide alone what is predicted for the others."""
 
@@ -117,12 +117,12 @@ def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
     """Return the rows that are kept of all, the newest first: few of one job, person or node."""
     kept: list[StoredRun] = []
     counts: Counter[tuple[str, str]] = Counter()
-    of_all = {name: {getattr(each, name) for each in newest} - {None} for name in MOST_OF}
+    of_all = {name: {getattr(each, name) for each in newest} - {None} for name in MAX_OF}
     alone = {name for name, found in of_all.items() if len(found) == 1}
     for row in newest:
-        of = [(name, whose) for name in MOST_OF if (whose := getattr(row, name)) is not None]
-        if len(kept) < MOST_RUNS and all(
-            name in alone or counts[name, whose] < MOST_OF[name] for name, whose in of
+        of = [(name, whose) for name in MAX_OF if (whose := getattr(row, name)) is not None]
+        if len(kept) < MAX_RUNS and all(
+            name in alone or counts[name, whose] < MAX_OF[name] for name, whose in of
         ):
             kept.append(row)
             counts.update(of)

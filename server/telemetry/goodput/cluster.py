@@ -43,13 +43,13 @@ SCRAPED = timedelta(minutes=5)
 """Age from which a scrape starts the next computation."""
 SERVED = timedelta(minutes=10)
 """Age up to which an answer is given while the next one is computed."""
-MOST_KEPT = 16
+MAX_KEPT = 16
 """Answers that one process keeps, and failures."""
 USUAL_DAYS = 30
 """Days of an answer for which no first day is given."""
 READ_AT_ONCE = 50
 """Jobs whose ledgers one transaction reads, in about a tenth of a second."""
-MOST_LOSING = 10
+MAX_LOSING = 10
 """Jobs with lost steps that an answer lists."""
 
 
@@ -153,7 +153,7 @@ class ClusterLedger:
             for each in (self._kept, self._failed):
                 for old in each.keys() - _within(SERVED, each, now).keys():
                     del each[old]
-            for oldest in list(answers)[: 1 - MOST_KEPT]:
+            for oldest in list(answers)[: 1 - MAX_KEPT]:
                 del answers[oldest]
             answers[asked] = (now, self._running.pop(asked))
 
@@ -262,7 +262,7 @@ def _add_ledgers(
 def _losing_jobs(
     context: Context, lost: Counter[str], names: Mapping[str, str]
 ) -> tuple[LosingJob, ...]:
-    most = lost.most_common(MOST_LOSING)
+    most = lost.most_common(MAX_LOSING)
     found: dict[str, Counter[str | None]] = {job_id: Counter() for job_id, _ in most}
     with context.database.read() as connection:
         failed = _failed(connection).c

@@ -23,7 +23,7 @@ router = APIRouter(tags=["goodput"], dependencies=[person])
 
 EARLIEST = date(2020, 1, 1)
 """The earliest last day: before the first release."""
-MOST_DAYS = 92
+MAX_DAYS = 92
 """Days of one answer."""
 
 Interval = Annotated[
@@ -80,9 +80,9 @@ async def cluster_goodput(
     if not EARLIEST <= last <= today:
         raise InvalidRequestError.at("query/to", f"{last} is no day from {EARLIEST} to today")
     first = first or last - timedelta(days=USUAL_DAYS - 1)
-    if not 0 <= (last - first).days < MOST_DAYS:
+    if not 0 <= (last - first).days < MAX_DAYS:
         raise InvalidRequestError.at(
-            "query/from", f"{first} to {last} are not 1 to {MOST_DAYS} days"
+            "query/from", f"{first} to {last} are not 1 to {MAX_DAYS} days"
         )
     answer = asyncio.wrap_future(ledger.view(first, last, project))
     # Shielded: a request that is given up must not cancel the answer of those that share it.

@@ -25,7 +25,7 @@ from server.core.database.rows import TypedRow
 from server.core.database.tables import attempts
 from server.jobs.attempts.lineage import NEVER
 from server.telemetry.goodput.ledger import Training
-from server.telemetry.metrics.points import MOST_SUMMED, Points, summable
+from server.telemetry.metrics.points import MAX_SUMMED, Points, summable
 from server.telemetry.metrics.series import Values, decode, read_values
 from server.telemetry.metrics.store import read_tails
 from server.telemetry.metrics.time_axis import last_number_of, number_at
@@ -273,7 +273,7 @@ class _Adding:
         covered = row.first_step - self.previous
         self._begin(began, first, covered)
         kept = min(max(self._until - self.previous, 0), covered)
-        if 0 <= first < MOST_SUMMED:
+        if 0 <= first < MAX_SUMMED:
             self._kept += first * kept
             self._lost += first * (covered - kept)
         if row.last_step <= self._until:
@@ -301,7 +301,7 @@ class _Adding:
 
     def _begin(self, time: float, seconds: float, covered: int) -> None:
         if self._began is None:
-            self._began = time - (seconds * covered if 0 <= seconds < MOST_SUMMED else 0.0)
+            self._began = time - (seconds * covered if 0 <= seconds < MAX_SUMMED else 0.0)
 
     def total(self) -> StepSum | None:
         """Return the sum; None without a point after the step at which the attempt started."""

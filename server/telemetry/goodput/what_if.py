@@ -27,7 +27,7 @@ from server.telemetry.goodput.replay import (
     replay,
 )
 from server.telemetry.goodput.step_sums import SAVE, RecordedSteps, store_step_sums
-from server.telemetry.metrics.points import MOST_SUMMED
+from server.telemetry.metrics.points import MAX_SUMMED
 from server.telemetry.metrics.series import read_values
 from trainyard.protocol.goodput import IntervalOutcome, SaveIntervalWhatIf, TimeCategory
 from trainyard.protocol.rest.jobs import Progress
@@ -258,7 +258,7 @@ def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tu
             if row.name == name and row.id in values:
                 steps, found = values[row.id]
                 after_first = steps > starts[row.attempt_id] + 1
-                seconds.append(found[after_first & (found >= 0) & (found < MOST_SUMMED)])
+                seconds.append(found[after_first & (found >= 0) & (found < MAX_SUMMED)])
         joined = np.concatenate(seconds)
         means.append(float(joined.mean() * 1000) if len(joined) else 0.0)
     return means[0], means[1]

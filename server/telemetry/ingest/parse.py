@@ -21,7 +21,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from server.core.errors import InvalidRequestError
-from server.jobs.attempts.service import ReportedShare
+from server.jobs.attempts.reports import ReportedShare
 from server.jobs.checkpoints.catalog import check_manifest, check_moment
 from server.telemetry.ingest.metric_lines import NAMES, event_file_line, metric_line
 from trainyard.base.ids import is_id

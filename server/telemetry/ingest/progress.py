@@ -15,7 +15,7 @@ from server.telemetry.metrics.continuity import first_step
 from server.telemetry.metrics.store import newest_values
 from trainyard.protocol.rest.event_data import ContinuityChecked, MetricsStored
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.run.figures import LOSSES, MOST_TOKENS_PER_SECOND, duration, in_range
+from trainyard.run.figures import LOSSES, MAX_TOKENS_PER_SECOND, duration, in_range
 from trainyard.run.records import Heartbeat, MetricRecord
 
 STEP_SECONDS = "perf/step_seconds"
@@ -141,7 +141,7 @@ def advanced(
 
 
 def _throughput(per_device: float, world_size: int) -> float | None:
-    tokens = in_range(per_device, below=MOST_TOKENS_PER_SECOND)
+    tokens = in_range(per_device, below=MAX_TOKENS_PER_SECOND)
     return None if tokens is None else tokens * world_size
 
 

@@ -17,8 +17,7 @@ from server.core.errors import InvalidRequestError, RefusalError, Unauthenticate
 from server.core.lifecycle import lock_jobs_of
 from server.core.subject import Actor
 from server.jobs.attempts.finish import end_nodes
-from server.jobs.attempts.retry_policy import NodeEnd
-from server.jobs.attempts.service import (
+from server.jobs.attempts.reports import (
     HeardShare,
     ReportedShare,
     ShareKey,
@@ -27,6 +26,7 @@ from server.jobs.attempts.service import (
     read_reported_shares,
     record_heartbeats,
 )
+from server.jobs.attempts.retry_policy import NodeEnd
 from server.jobs.shells.worker_api import shell_orders
 from server.telemetry.artifacts.store import store_artifacts
 from server.telemetry.ingest.early_commits import hold_early_commits

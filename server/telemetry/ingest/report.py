@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from server.core.context import Context
 from server.core.events.store import NewEvent, append_event
 from server.core.subject import TRAINER, Actor, Subject
-from server.jobs.attempts.service import ReportedShare
+from server.jobs.attempts.reports import ReportedShare
 from server.telemetry.artifacts.store import StoredArtifacts
 from server.telemetry.ingest.parse import ReportContent
 from server.telemetry.logs.store import Stored

@@ -11,7 +11,7 @@ from server.cluster.nodes.slots import withheld_by_launch
 from server.core.database.tables import attempts, events, nodes
 from server.core.events.notices import notify_all
 from server.core.subject import SERVER
-from server.jobs.attempts.service import HeardShare, record_heartbeats
+from server.jobs.attempts.reports import HeardShare, record_heartbeats
 from server.jobs.facts.store import report_facts
 from server.telemetry.ingest.progress import advance_progress, check_continuity
 from server.telemetry.ingest.report import IncomingReport
@@ -22,7 +22,7 @@ from trainyard.protocol.rest.metrics_and_logs import FactsStored
 from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.failures import FailureReason
 
-MOST_SKIPPED = 100
+MAX_SKIPPED = 100
 """Events of lines that cannot be read, of one attempt: a program can write any number."""
 DROPPED_BECAUSE: Mapping[DropReason, str] = {
     "disk_full": "because the disk of the node is about to be full",
@@ -108,7 +108,7 @@ def append_skipped_lines(incoming: IncomingReport) -> None:
         events.c.kind == EventKind.LINE_SKIPPED,
         events.c.attempt == share.number,
     )
-    left = max(MOST_SKIPPED - (incoming.connection.scalar(known) or 0), 0)
+    left = max(MAX_SKIPPED - (incoming.connection.scalar(known) or 0), 0)
     for skipped in incoming.content.skipped[:left]:
         incoming.append(
             LineSkipped(file=skipped.file, offset=skipped.offset, error=skipped.error),

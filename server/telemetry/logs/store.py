@@ -63,7 +63,7 @@ class Stored:
 LogKey = tuple[str, int]
 """Attempt and global rank."""
 
-# Statements of each report with output are built once, as those of `server.jobs.attempts.service`.
+# Statements of each report with output are built once, as those of `server.jobs.attempts.reports`.
 _KEYS: BindParameter[Sequence[LogKey]] = bindparam("keys", expanding=True)
 _LOGS = RankLog.select().where(tuple_(logs.c.attempt_id, logs.c.rank).in_(_KEYS))
 _MY_LOG = and_(logs.c.attempt_id == bindparam("of_attempt"), logs.c.rank == bindparam("of_rank"))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 CHUNK_POINTS = 1000
 """Points of a chunk."""
 
-MOST_SUMMED = 1e12
+MAX_SUMMED = 1e12
 """Values of this size or more are left out of sums, which they would overflow: 30,000 years."""
 
 PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
@@ -89,11 +89,11 @@ class Points:
 
 
 def summable(values: Floats) -> Floats:
-    """Return durations with zero for what is none: NaN, negative ones, `MOST_SUMMED` or more.
+    """Return durations with zero for what is none: NaN, negative ones, `MAX_SUMMED` or more.
 
     A negative one would take the time of others from the sum.
     """
-    return np.where((values >= 0) & (values < MOST_SUMMED), values, 0.0)
+    return np.where((values >= 0) & (values < MAX_SUMMED), values, 0.0)
 
 
 def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:

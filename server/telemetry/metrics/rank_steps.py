@@ -29,11 +29,11 @@ from trainyard.run.records import MetricRecord
 
 WAITS = timedelta(seconds=120)
 """Time after which a step is folded although some rank has not gone beyond it."""
-MOST_STAGED = 10_000
+MAX_STAGED = 10_000
 """Steps of an attempt that wait at once; the first ones above it are folded early."""
-MOST_NAMES = 700
+MAX_NAMES = 700
 """Names of a step that are folded: three series each, and an attempt has 2,000."""
-MOST_REWRITTEN = 200_000
+MAX_REWRITTEN = 200_000
 """Staged values that a report may have read and written again: it brings fewer itself. A rank that
 logs one value of many wide steps at once would hold the database for minutes."""
 FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
@@ -101,7 +101,7 @@ class _Fold:
                     row[1] = value
                 if value > most or most != most:
                     row[3] = value
-            elif len(name) <= LONGEST_LOGGED and len(self.values) < MOST_NAMES:
+            elif len(name) <= LONGEST_LOGGED and len(self.values) < MAX_NAMES:
                 self.values[name] = [1, value, value, value]
 
     def record(self, step: int) -> MetricRecord | None:
@@ -204,7 +204,7 @@ def _stage(
     """Add records to the rows of their steps; once too many are rewritten, leave the others out."""
     rewritten = 0
     for some in _parts(sorted(steps)):
-        if rewritten > MOST_REWRITTEN:
+        if rewritten > MAX_REWRITTEN:
             return
         mine = rank_steps.c.attempt_id == attempt_id, rank_steps.c.step.in_(some)
         query = select(rank_steps.c.step, rank_steps.c.data, rank_steps.c.staged_at).where(*mine)
@@ -247,9 +247,9 @@ def _fold_due(
     logging, slowest = connection.execute(_REACHED, {"attempt_id": attempt_id}).one()
     complete = slowest if logging >= ranks else 0
     staged = connection.scalar(_STAGED, {"attempt_id": attempt_id}) or 0
-    if staged > MOST_STAGED:
+    if staged > MAX_STAGED:
         query = select(rank_steps.c.step).where(_OF_ATTEMPT).order_by(rank_steps.c.step)
-        surplus = query.limit(1).offset(staged - MOST_STAGED)
+        surplus = query.limit(1).offset(staged - MAX_STAGED)
         first = connection.scalar(surplus, {"attempt_id": attempt_id})
         complete = max(complete, first or 0)
     return _take(connection, attempt_id, before=complete, staged_before=now - WAITS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from server.api.auth.tokens import hash_token
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.ingest.receive import store_report
 from tests.library.conftest import Run, Yard, acting
 from tests.server.harness import Supervisor

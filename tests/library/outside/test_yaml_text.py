@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainyard.client.spec_file import read_spec_file
-from trainyard.outside.yaml_text import MOST_CHARACTERS, read_yaml
+from trainyard.outside.yaml_text import MAX_CHARACTERS, read_yaml
 from trainyard.spec.job import parse_job_spec
 
 
@@ -66,7 +66,7 @@ def test_quotes_and_tags_decide() -> None:
         ("a: &x [*x]", "line 1: an alias within what it repeats"),
         ("[" * 5000, "levels"),
         ("a: " + "[" * 200 + "]" * 200, "line 1: more than 100 levels"),
-        ("#" * (MOST_CHARACTERS + 1), "characters; 4,194,304 are the most"),
+        ("#" * (MAX_CHARACTERS + 1), "characters; 4,194,304 are the most"),
         ("a: " + "9" * 5000, "4300 digits"),
     ],
 )

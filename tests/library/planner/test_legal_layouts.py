@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.library.planner.specs_for_tests import job, slots_of
 from trainyard.base.problems import SpecError
-from trainyard.planner.legal_layouts import MOST_LISTED, LegalLayouts
+from trainyard.planner.legal_layouts import MAX_LISTED, LegalLayouts
 from trainyard.planner.micro_batches import legal_micro_batch_size
 from trainyard.planner.plan import resume_options
 from trainyard.planner.results import BatchPlan, LayoutOption, ResumeOption
@@ -114,7 +114,7 @@ def test_many_slots_are_answered_at_once() -> None:
 def test_a_long_list_is_cut_and_the_rest_counted() -> None:
     training = {"global_batch_size": 64, "micro_batch_size": 1}
     found = layouts_of(job(training=training), 16)
-    assert len(found.layouts) == MOST_LISTED
+    assert len(found.layouts) == MAX_LISTED
     assert found.layouts[0].name == "FSDP 16"
     assert found.more > 0
 

@@ -317,7 +317,7 @@ def test_what_cannot_be_stored_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(artifact_log, "MOST_FILES", 2)
+    monkeypatch.setattr(artifact_log, "MAX_FILES", 2)
     out, many = tmp_path / "out", tmp_path / "many"
     for path in (out / "gone", out / "small", *(many / name for name in "abc")):
         path.parent.mkdir(exist_ok=True)

@@ -68,7 +68,7 @@ def test_a_listing_of_many_pages_is_whole_and_begins_anew_when_its_pages_expire(
 def test_a_listing_without_an_end_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioner.kubernetes.cluster_api.MOST_PAGES", 1)
+    monkeypatch.setattr("provisioner.kubernetes.cluster_api.MAX_PAGES", 1)
     bench.api.page = 4  # two pods a request
     for number in range(2):
         bench.submit(request_id=f"01hf7yat00ekjk5hxa9f0e4c{number:02d}")

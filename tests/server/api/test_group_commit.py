@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from server.api.http.group_commit import MOST, Groups
+from server.api.http.group_commit import MAX_TOGETHER, Groups
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import node_points
 from server.core.errors import ConflictError
@@ -52,9 +52,10 @@ def together(
 
 def test_requests_that_wait_at_the_same_time_are_one_group(context: Context) -> None:
     served = Served()
-    answers = together(context, served, *((number, None) for number in range(10, 10 + 2 * MOST)))
-    assert answers == [2 * number for number in range(10, 10 + 2 * MOST)]
-    assert [len(group) for group in served.groups] == [MOST, MOST]
+    numbers = range(10, 10 + 2 * MAX_TOGETHER)
+    answers = together(context, served, *((number, None) for number in numbers))
+    assert answers == [2 * number for number in numbers]
+    assert [len(group) for group in served.groups] == [MAX_TOGETHER, MAX_TOGETHER]
 
 
 def test_a_request_that_follows_a_group_closely_waits_for_others(context: Context) -> None:
@@ -82,11 +83,11 @@ def test_a_whole_group_that_waits_waits_for_no_other_request(context: Context) -
         queue = Groups(context).queue_of(served, gather_seconds=600.0)
         await queue.answer(9, None)
         waiting: list[Coroutine[Any, Any, int]] = [
-            queue.answer(number, None) for number in range(10, 10 + MOST)
+            queue.answer(number, None) for number in range(10, 10 + MAX_TOGETHER)
         ]
         return await asyncio.gather(*waiting)
 
-    assert asyncio.run(many()) == [2 * number for number in range(10, 10 + MOST)]
+    assert asyncio.run(many()) == [2 * number for number in range(10, 10 + MAX_TOGETHER)]
 
 
 def test_requests_of_one_key_are_served_in_their_order_and_never_together(

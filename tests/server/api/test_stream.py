@@ -20,7 +20,7 @@ from server.core.database.engine import Database
 from server.core.database.tables import events
 from server.core.events.notices import notify
 from server.core.events.store import NewEvent, append_event
-from server.core.events.stream import MOST_REPLAYED
+from server.core.events.stream import MAX_REPLAYED
 from server.core.events.tail import (
     newest_id,
 )
@@ -239,7 +239,7 @@ def test_a_filter_leaves_the_events_of_one_job(context: Context, api_token: str)
 
 def test_a_gap_that_cannot_be_replayed_is_a_reset(context: Context, api_token: str) -> None:
     old = append(context, "old")
-    append_many(context, MOST_REPLAYED)
+    append_many(context, MAX_REPLAYED)
     gone = append(context, "gone")
     young = append(context, "young")
     with context.database.write() as connection:

@@ -23,7 +23,7 @@ from server.app.keys import ensure_key
 from server.core.context import Context, SystemClock
 from server.core.database.engine import Database
 from server.core.database.tables import failed_logins, liveness
-from server.core.liveness import GAP, hearing
+from server.core.liveness import GAP, server_uptime
 from server.core.settings import Settings
 from tests.server.api.processes import api
 from tests.server.api.serving import PATIENCE, until
@@ -163,7 +163,7 @@ def test_leases_are_judged_while_one_of_two_is_left(servers: Servers) -> None:
 
     def heard() -> Any:
         with servers.database.read() as connection:
-            return hearing(connection, datetime.now(UTC))
+            return server_uptime(connection, datetime.now(UTC))
 
     since = uptime().up_since
     servers.processes[0].kill()

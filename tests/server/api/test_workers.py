@@ -20,7 +20,7 @@ from tests.server.api.in_process import TestClient
 from tests.server.harness import WORKER, Harness
 from tests.server.reports import chunk, metric_lines
 from trainyard.protocol.rest.access import TokenRequest
-from trainyard.protocol.worker_messages import MOST_ASKED, PROTOCOL, Identity, Report
+from trainyard.protocol.worker_messages import MAX_ASKED, PROTOCOL, Identity, Report
 
 WORKERS = "/api/v1/workers"
 ROOTS = {"checkpoints": str(uuid4()), "data": str(uuid4())}
@@ -190,7 +190,7 @@ def test_a_node_learns_which_jobs_need_no_run_directory(
     assert node.post(path, json=body).json() == {"ended": [unknown, ended]}
     assert node.post(path, json=body | {"jobs": []}).json() == {"ended": []}
     assert node.post(path, json=body | {"node": "gpu-02"}).status_code == 403
-    many = [f"job-{number}" for number in range(MOST_ASKED + 1)]
+    many = [f"job-{number}" for number in range(MAX_ASKED + 1)]
     assert node.post(path, json=body | {"jobs": many}).status_code == 422
 
 

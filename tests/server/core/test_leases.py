@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, select, update
 
 from server.core.context import Context
 from server.core.errors import ConflictError
-from server.core.leases import NODE_LEASES, OPERATION_LEASES, Hearing, Leases, check_fence
+from server.core.leases import NODE_LEASES, OPERATION_LEASES, Leases, ServerUptime, check_fence
 from server.jobs.checkpoints.service import verify
 from server.jobs.operations.service import claim_operation, report_operation
 from tests.actors import ADA
@@ -39,8 +39,8 @@ class Held:
 
     def has_expired(self, *, up_seconds: float = 1000.0) -> bool:
         now = self.context.now()
-        hearing = Hearing(now, up_since=now - timedelta(seconds=up_seconds))
-        return self.find(self.leases.expired(hearing, seconds=LEASE)) is not None
+        uptime = ServerUptime(now, up_since=now - timedelta(seconds=up_seconds))
+        return self.find(self.leases.expired(uptime, seconds=LEASE)) is not None
 
 
 @pytest.fixture(params=["node of an attempt", "operation"])

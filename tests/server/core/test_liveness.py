@@ -12,7 +12,7 @@ from sqlalchemy import select
 from server.core.context import Context
 from server.core.database.engine import Database
 from server.core.database.tables import liveness as beats
-from server.core.liveness import BEAT_SECONDS, beat, hearing, keep_beating
+from server.core.liveness import BEAT_SECONDS, beat, keep_beating, server_uptime
 from tests.server.harness import FakeClock
 
 
@@ -39,7 +39,7 @@ def stored(context: Context) -> tuple[datetime, datetime]:
 
 def up(context: Context) -> datetime | None:
     with context.database.read() as connection:
-        found = hearing(connection, context.now())
+        found = server_uptime(connection, context.now())
     return found.up_since if found is not None else None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from trainer.metrics.stragglers import (
     FOUND_LINES,
-    MOST_STRAGGLERS,
+    MAX_STRAGGLERS,
     NEW_STRAGGLERS,
     SERIES,
     SPANS,
@@ -207,14 +207,14 @@ def test_a_slow_rack_is_named_by_its_costliest_ranks() -> None:
     watch = StragglerWatch([0] * ranks)
     times = step_of([(1.5 + 0.001 * rank if rank < slow else 1.0, 0.0) for rank in range(ranks)])
     news = []
-    for _ in range(FOUND_LINES + MOST_STRAGGLERS // NEW_STRAGGLERS + 2):
+    for _ in range(FOUND_LINES + MAX_STRAGGLERS // NEW_STRAGGLERS + 2):
         new, gone = watch.add(times)
         assert gone == []
         news.append([one.rank for one in new])
     assert news[: FOUND_LINES - 1] == [[]] * (FOUND_LINES - 1)
     assert news[FOUND_LINES - 1] == [999, 998, 997, 996, 995, 994, 993, 992]
     assert max(map(len, news)) == NEW_STRAGGLERS
-    assert watch.ranks == list(range(slow - MOST_STRAGGLERS, slow))
+    assert watch.ranks == list(range(slow - MAX_STRAGGLERS, slow))
     assert watch.values()["ranks/stragglers"] == slow
 
 

@@ -79,11 +79,11 @@ def test_a_link_out_of_the_root_is_refused(roots: dict[str, str], tmp_path: Path
         code_digest(SPEC, roots)
 
 
-@pytest.mark.parametrize("bound", ["MOST_FILES", "MOST_BYTES"])
+@pytest.mark.parametrize("bound", ["MAX_FILES", "MAX_BYTES"])
 def test_more_than_code_is_refused(
     roots: dict[str, str], monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    limit = {"MOST_FILES": 2, "MOST_BYTES": 27}[bound]  # exactly what there is
+    limit = {"MAX_FILES": 2, "MAX_BYTES": 27}[bound]  # exactly what there is
     monkeypatch.setattr(code, bound, limit)
     code_digest(SPEC, roots)
     monkeypatch.setattr(code, bound, limit - 1)

@@ -18,7 +18,7 @@ from tests.trainer.numerics.low_precision import Precision
 from tests.trainer.numerics.measure import LOSS_TOLERANCE, NORM_TOLERANCE, measure
 from tests.trainer.numerics.rows import ROWS, SPEC, Row
 from trainyard.spec.layout import Layout
-from trainyard.training.rounding import AT_ONE, MOST, STEPS
+from trainyard.training.rounding import AT_ONE, MAX_DIFFERENCE, STEPS
 
 PAGE = Path(__file__).parents[3] / "docs" / "numerics.md"
 DAILY_TIME = "in 5 min 54 s on two shared cores"
@@ -94,9 +94,9 @@ def bound_lines() -> list[str]:
         "",
         "with the largest gradient norm before clipping since the change, and the steps since then "
         "(`trainyard.training.rounding.loss_bound`; a loss of gradient norm g turns a difference w "
-        f"of the weights into g x w). It is never more than {MOST:g}. The badge of a resume "
-        "checks it. That nothing but rounding differs is proved in float64, where the same changes "
-        "stay within 1e-12 (`tests/trainer/numerics/test_rounding.py`).",
+        f"of the weights into g x w). It is never more than {MAX_DIFFERENCE:g}. The badge of a "
+        "resume checks it. That nothing but rounding differs is proved in float64, where the same "
+        "changes stay within 1e-12 (`tests/trainer/numerics/test_rounding.py`).",
         "",
         "| rounds most | at_one |",
         "|---|---|",

@@ -98,7 +98,7 @@ def test_an_outage_while_files_are_collected_stores_each_once(
 ) -> None:
     share = share_with_outputs(place)
     write_files(Path(share.run.outputs), "a", "b", "c")
-    monkeypatch.setattr(uploader, "MOST_OUTPUTS", 2)
+    monkeypatch.setattr(uploader, "MAX_OUTPUTS", 2)
     found = ArtifactUploader(share)
     found.finish(wait_seconds=0)
     with pytest.raises(ServerAway):

@@ -259,7 +259,7 @@ def test_a_record_without_end_and_too_many_lines_are_bounded(
 ) -> None:
     records = Path(share.run.artifacts) / "rank-0.jsonl"
     record = b'{"time":1.0,"kind":"histogram","name":"x","histogram":{"edges":[],"counts":[]}}\n'
-    monkeypatch.setattr(artifact_lines, "MOST_LINES", 3)
+    monkeypatch.setattr(artifact_lines, "MAX_LINES", 3)
     records.write_bytes(record * 10)
     found = ArtifactUploader(share)
     turn(found, FakeApi())

@@ -155,6 +155,6 @@ def test_a_build_that_stops_its_own_command_is_bounded(
     """Code of a package has the user of the command, and may stop what would watch it there."""
     seen, folder = prepared(place)
     script = 'head -c 2097152 /dev/zero > "$0/large"; kill -STOP $$'
-    with supervised(folder, script, BUILD_SECONDS=seconds, MOST_BYTES=size):
+    with supervised(folder, script, BUILD_SECONDS=seconds, MAX_BYTES=size):
         outcome = wait_for(lambda: seen.outcome, "outcome of the build")
     assert outcome.message == reason.format(folder=folder)

@@ -157,7 +157,7 @@ def test_two_start_at_once_and_what_starts_is_known(place: Place) -> None:
 def test_an_answer_without_news_makes_no_tight_loop(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "MOST_KNOWN", 0)  # so that each answer names what is in work
+    monkeypatch.setattr(polls, "MAX_KNOWN", 0)  # so that each answer names what is in work
     place.server.insisted.add(place.grant())
     go_on = threading.Event()
 

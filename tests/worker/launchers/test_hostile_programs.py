@@ -66,7 +66,7 @@ def test_a_record_of_a_rank_names_no_process_of_another_user(
         record = Path(run.ranks, "0.start")
         record.write_text(json.dumps({"pid": pid, "start_time": stat.start_time}))
         os.chown(record, writer, -1)
-        seen = RankWatch(run, [0]).look()
+        seen = RankWatch(run, [0]).poll()
         for pidfd in seen.pidfds.values():
             os.close(pidfd)
         return dict(seen.pids), dict(seen.pidfds)

@@ -64,7 +64,7 @@ def test_no_file_of_the_node_is_served_as_one_of_a_rank(
     watch = HangWatch(Path(run.heartbeat), hang_seconds=60)
     assert (watch.silence(), watch.heartbeat) == (None, None)
     assert tail(Path(run.log(0))) == ""
-    assert not RankWatch(run, [0]).look().started
+    assert not RankWatch(run, [0]).poll().started
     assert time.monotonic() - started < 5, "a pipe is not waited for"
 
 

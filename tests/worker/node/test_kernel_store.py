@@ -42,10 +42,10 @@ def leave(run: WorkerRun, content: bytes = b"kernels") -> Path:
 
 def test_the_archive_is_kept_once_its_ranks_have_made_it(run: WorkerRun, folder: Path) -> None:
     store = KernelStore(run, str(folder / NAME))
-    store.look()
+    store.poll()
     assert list(folder.iterdir()) == []
     leave(run)
-    store.look()
+    store.poll()
     assert (folder / NAME).read_bytes() == b"kernels"
     assert (folder / NAME).stat().st_mode & 0o777 == 0o644
     leave(run, b"changed later")
@@ -64,7 +64,7 @@ def test_an_attempt_that_ends_soon_leaves_its_archive_too(run: WorkerRun, folder
 def test_a_job_that_brings_code_leaves_nothing(run: WorkerRun, folder: Path) -> None:
     leave(run)
     store = KernelStore(run, None)
-    store.look()
+    store.poll()
     store.close()
     assert list(folder.iterdir()) == []
     assert not run.kernels.exists()
@@ -74,7 +74,7 @@ def test_an_empty_archive_marks_the_kept_one_as_used(run: WorkerRun, folder: Pat
     (folder / NAME).write_bytes(b"kernels")
     os.utime(folder / NAME, (1, 1))
     leave(run, b"")
-    KernelStore(run, str(folder / NAME)).look()
+    KernelStore(run, str(folder / NAME)).poll()
     assert (folder / NAME).read_bytes() == b"kernels"
     assert (folder / NAME).stat().st_mtime > 1
 
@@ -83,7 +83,7 @@ def test_an_empty_archive_of_one_that_has_gone_changes_nothing(
     run: WorkerRun, folder: Path
 ) -> None:
     leave(run, b"")
-    KernelStore(run, str(folder / NAME)).look()
+    KernelStore(run, str(folder / NAME)).poll()
     assert list(folder.iterdir()) == []
 
 
@@ -91,14 +91,14 @@ def test_no_link_is_followed(run: WorkerRun, folder: Path, tmp_path: Path) -> No
     secret = tmp_path / "node.token"
     secret.write_text("secret")
     run.kernel_archive.symlink_to(secret)
-    KernelStore(run, str(folder / NAME)).look()
+    KernelStore(run, str(folder / NAME)).poll()
     assert list(folder.iterdir()) == []
 
 
 @needs_root
 def test_the_archive_of_another_user_is_refused(run: WorkerRun, folder: Path) -> None:
     os.chown(leave(run), 12_345, 12_345)
-    KernelStore(run, str(folder / NAME)).look()
+    KernelStore(run, str(folder / NAME)).poll()
     assert list(folder.iterdir()) == []
 
 
@@ -106,7 +106,7 @@ def test_a_command_of_a_person_ends_the_keeping(run: WorkerRun, folder: Path) ->
     store = KernelStore(run, str(folder / NAME))
     store.keep_none()
     leave(run)
-    store.look()
+    store.poll()
     store.close()
     assert list(folder.iterdir()) == []
 
@@ -119,7 +119,7 @@ def test_the_least_recently_used_archives_go(
         (folder / name).write_bytes(bytes(7))
         os.utime(folder / name, (10**9 - age, 10**9 - age))
     leave(run, bytes(7))
-    KernelStore(run, str(folder / NAME)).look()
+    KernelStore(run, str(folder / NAME)).poll()
     assert {path.name for path in folder.iterdir()} == {NAME, OTHER}
 
 
@@ -131,7 +131,7 @@ def test_what_a_supervisor_that_was_killed_left_half_written_goes(
         path.write_bytes(b"half")
     os.utime(old, (10**9, 10**9))
     leave(run)
-    KernelStore(run, str(folder / NAME)).look()
+    KernelStore(run, str(folder / NAME)).poll()
     assert set(folder.iterdir()) == {folder / NAME, new}
 
 
@@ -142,7 +142,7 @@ def test_without_room_nothing_is_kept(
     free = shutil.disk_usage(folder).free
     monkeypatch.setattr(kernel_store, bound, 3 if bound == "LARGEST_ARCHIVE" else free * 2)
     leave(run)
-    KernelStore(run, str(folder / NAME)).look()
+    KernelStore(run, str(folder / NAME)).poll()
     assert list(folder.iterdir()) == []
 
 
@@ -158,7 +158,7 @@ def test_a_disk_that_fills_up_leaves_no_half_archive(
     monkeypatch.setattr(shutil, "copyfileobj", fill)
     leave(run)
     store = KernelStore(run, str(folder / NAME))
-    store.look()
+    store.poll()
     assert [path.name for path in folder.iterdir()] == [NAME]
     assert (folder / NAME).read_bytes() == b"older"
 

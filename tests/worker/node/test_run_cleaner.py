@@ -211,8 +211,8 @@ def test_the_times_of_files_of_other_users_do_not_count(store: NodeStore) -> Non
 def test_a_round_is_bounded_and_goes_on_after_one_that_was_cut_off(
     store: NodeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_cleaner, "MOST_REMOVED", 2)
-    monkeypatch.setattr(run_cleaner, "MOST_ASKED", 2)
+    monkeypatch.setattr(run_cleaner, "MAX_REMOVED", 2)
+    monkeypatch.setattr(run_cleaner, "MAX_ASKED", 2)
     jobs = [f"{JOB[:-1]}{number}" for number in range(5)]
     for number in range(5):
         add_run(store, jobs[number])

@@ -99,11 +99,11 @@ def test_without_an_answer_the_last_end_stays(
     squeue(tmp_path, monkeypatch, f"cat {tmp_path}/end")
     (tmp_path / "end").write_text("100")
     watch = EndWatch(SlurmAllocation(0, "7.0.0", "7"), seconds=0.01)
-    watch.look()
+    watch.poll()
     assert watch.ends_at == 100
     watch.start()
     (tmp_path / "end").unlink()  # squeue fails
-    watch.look()
+    watch.poll()
     assert watch.ends_at == 100
     (tmp_path / "end").write_text("200")  # somebody has changed the limit
     wait_for(lambda: watch.ends_at == 200, "new end")

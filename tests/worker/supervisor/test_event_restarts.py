@@ -123,9 +123,9 @@ def test_files_of_a_folder_are_read_one_after_the_other(
 def test_restarts_are_bounded(
     run: WorkerRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_tail, "MOST_RESTARTS", 2)
-    monkeypatch.setattr(event_tail, "MOST_SERIES", 2)
-    monkeypatch.setattr(event_tail, "MOST_RESTARTED", 1)
+    monkeypatch.setattr(event_tail, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(event_tail, "MAX_SERIES", 2)
+    monkeypatch.setattr(event_tail, "MAX_RESTARTED", 1)
     for step in (9, 8, 7):
         write(run, [event(step, a=1, b=1, c=1), session_start(step)], FIRST)
     read_all(run, EventTail(run))

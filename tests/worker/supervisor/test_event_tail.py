@@ -159,14 +159,14 @@ def test_folders_without_end_are_bounded(run: WorkerRun, monkeypatch: pytest.Mon
     deep = "/".join("d" * 30)
     write(run, [event(1, loss=1)], f"{deep}/{NAME}")
     assert not EventTail(run).convert()
-    monkeypatch.setattr(event_tail, "MOST_FILES", 3)
+    monkeypatch.setattr(event_tail, "MAX_FILES", 3)
     for number in range(10):
         write(run, [event(1, loss=1)], f"{number}/{NAME}")
     tail = EventTail(run)
     while tail.convert():
         pass
     assert len(json.loads(Path(run.event_offsets).read_text())["files"]) == 3
-    monkeypatch.setattr(event_tail, "MOST_BYTES", 10)
+    monkeypatch.setattr(event_tail, "MAX_BYTES", 10)
     write(run, [event(2, loss=1)], f"0/{NAME}")
     assert not tail.convert()
 

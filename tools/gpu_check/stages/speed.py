@@ -9,7 +9,7 @@ from benchmarks.trainer import (
     DEBUG,
     FLOAT8,
     FLOAT8_GAIN,
-    MOST_KEPT,
+    MAX_KEPT,
     Case,
     llama,
     llama_8b,
@@ -76,7 +76,7 @@ def on_cuda(size: str, way: str) -> Case:
     """Return the case of a size and a way, as it runs on a GPU."""
     sections = _sections(way)
     if size == "8B":
-        kept = recompute("full") if way == "eager" else MOST_KEPT
+        kept = recompute("full") if way == "eager" else MAX_KEPT
         return Case(llama_8b(**kept, **sections))
     sequences = {"1B": 4, "3B": 2}[size]
     document = llama(size, sequences, **STATES, **sections)

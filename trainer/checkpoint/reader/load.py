@@ -87,7 +87,7 @@ def load(
 
         def check() -> None:
             _check_beneath(root, resume.path)
-            reader.look(resume)
+            reader.open(resume)
             admit(reader.manifest)
             reader.fit(wanted, parts=parts)
 

@@ -25,7 +25,7 @@ from trainyard.spec.layout import Layout
 
 
 class CheckedReader:
-    """Reads a checkpoint's tensors, once `look` and `fit` have not rejected it."""
+    """Reads a checkpoint's tensors, once `open` and `fit` have not rejected it."""
 
     manifest: Manifest
     """Manifest of the opened checkpoint."""
@@ -55,7 +55,7 @@ class CheckedReader:
         self.bytes_read = 0
         """Bytes of the data files that this rank has read."""
 
-    def look(self, resume: ResumePoint) -> None:
+    def open(self, resume: ResumePoint) -> None:
         """Read manifest and index, and check that they agree and are those of `resume`.
 
         Raises:
@@ -71,7 +71,7 @@ class CheckedReader:
         return without_aliases(self.stored.kinds, self._tied)
 
     def fit(self, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)) -> None:
-        """Check that the checkpoint, which `look` has read, holds the wanted tensors.
+        """Check that the checkpoint, which `open` has read, holds the wanted tensors.
 
         Args:
             wanted: the tensors that all ranks read together, by name.

@@ -6,7 +6,7 @@ import { isPassing, isUnauthenticated, retryInterval } from "@/shared/api/errors
 import { endSession, watchSession } from "@/shared/api/session";
 import { router } from "./router";
 
-const MOST_RETRIES = 2;
+const MAX_RETRIES = 2;
 
 /** A session that ended anywhere ends everywhere: the shell then shows the login. */
 function onError(error: unknown): void {
@@ -21,7 +21,7 @@ export const queryClient = new QueryClient({
       // Live events keep cached data current; a reset of the stream reads it again.
       staleTime: 60_000,
       refetchOnWindowFocus: false,
-      retry: (tries, error) => tries < MOST_RETRIES && isPassing(error),
+      retry: (tries, error) => tries < MAX_RETRIES && isPassing(error),
       refetchInterval: retryInterval,
     },
   },

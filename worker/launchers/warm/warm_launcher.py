@@ -75,7 +75,7 @@ class WarmLauncher:
             return self._cold.observe()
         # The ends first: no rank begins after its wrapper has ended.
         ends = [self._share.processes.status(pid) for pid in self._wrappers]
-        seen = self._watch.look()
+        seen = self._watch.poll()
         early = {
             rank: status
             for rank, status in zip(self._share.ranks, ends, strict=True)

@@ -75,7 +75,7 @@ class Probe(threading.Thread, Generic[Found]):
             self._error = error
             time.sleep(self._seconds)
 
-    def look(self) -> tuple[Found | None, str | None]:
+    def poll(self) -> tuple[Found | None, str | None]:
         """Return the last sample, and why there is none; never waits.
 
         A hung call has no sample: its last one is history.
@@ -141,8 +141,8 @@ class Sampler:
         return sample
 
     def _sample(self) -> NodeSample:
-        disks = [probe.look() for probe in self._disks.values()]
-        devices, problem = self._accelerators.look() if self._accelerators else (None, None)
+        disks = [probe.poll() for probe in self._disks.values()]
+        devices, problem = self._accelerators.poll() if self._accelerators else (None, None)
         limits = cgroup_limits()
         total, used = limits.memory_bytes, limits.memory_used_bytes
         if total is None or used is None:

@@ -29,7 +29,7 @@ from trainyard.client.spec_file import Assignment
 from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
-MOST_SHOWN_FILES = 50
+MAX_SHOWN_FILES = 50
 """Files of a program's checkpoint that its view lists."""
 VERBS = ("verify", "pin", "unpin", "delete")
 
@@ -174,9 +174,9 @@ def _facts_of_deletion(one: CheckpointView) -> list[tuple[str, str]]:
 
 def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> RenderableType:
     rows = Listing("FILE", "SIZE", manifest.algorithm.upper(), right=("SIZE",))
-    for file in manifest.files[:MOST_SHOWN_FILES]:
+    for file in manifest.files[:MAX_SHOWN_FILES]:
         rows.add(file.path, formats.size(file.size), file.checksum[:16])
-    more = len(manifest.files) - MOST_SHOWN_FILES
+    more = len(manifest.files) - MAX_SHOWN_FILES
     lines: list[RenderableType] = [
         Text(
             f"{one.id}: {formats.size(one.size)} in {formats.counted(one.files, 'file')}, saved by "

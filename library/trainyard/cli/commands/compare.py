@@ -29,7 +29,7 @@ USUAL = (
     "memory/peak_reserved_gib",
 )
 """Series that are compared when none is named."""
-MOST_OTHERS = 6
+MAX_OTHERS = 6
 """Series that are compared where no job has a usual one: those of most jobs first."""
 LONGEST_SHOWN = 40
 """Characters of a value that a column shows; `--facts --json` has all."""
@@ -88,7 +88,7 @@ def usual_names(names: Iterable[Sequence[str]]) -> list[str]:
     """Return the series to compare, from those of each job."""
     jobs = Counter(name for each in names for name in each)
     usual = [name for name in USUAL if name in jobs]
-    return usual or [name for name, _ in jobs.most_common(MOST_OTHERS)]
+    return usual or [name for name, _ in jobs.most_common(MAX_OTHERS)]
 
 
 def csv_lines(view: ComparisonView) -> Iterator[str]:

@@ -28,7 +28,7 @@ from trainyard.planner.results import AnyPlan
 from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.spec.job import DEFAULT_PROJECT
 
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 """Runs that are not imported and that the last line names; each has a line of its own before."""
 
 
@@ -140,7 +140,7 @@ def import_(
     if json:
         write_json(views)
     if left_out:
-        shown = ", ".join(left_out[:MOST_SHOWN]) + (", ..." if left_out[MOST_SHOWN:] else "")
+        shown = ", ".join(left_out[:MAX_SHOWN]) + (", ..." if left_out[MAX_SHOWN:] else "")
         note(
             f"{len(left_out)} of {len(left_out) + len(views)} runs are not imported: {shown}. "
             "The same command tries them again."

@@ -36,7 +36,7 @@ from trainyard.spec.job import DEFAULT_PROJECT
 PART_BYTES = 250_000
 """Most bytes of the arguments, of the summary, of the original names, and of a part of the points:
 a server takes a body of a MiB."""
-MOST_ENTRIES, MOST_ARGUMENT_VALUES = 2000, 4000
+MAX_ENTRIES, MAX_ARGUMENT_VALUES = 2000, 4000
 """Entries of the summary, and of the original names; values of the arguments, with those of lists:
 a server takes `MAX_VALUES` in a body."""
 COMMAND_BYTES = 100_000
@@ -75,8 +75,8 @@ def request_of(run: PastRun, names: dict[str, str], options: ImportOptions) -> I
             tool=run.tool,
             run_id=clean_text(run.run_id)[:200] or "run",
             digest=digest_of(run),
-            summary=_fitting(run, "values of the summary", summary, most=MOST_ENTRIES),
-            renamed=_fitting(run, "original names of series", renamed(names), most=MOST_ENTRIES),
+            summary=_fitting(run, "values of the summary", summary, most=MAX_ENTRIES),
+            renamed=_fitting(run, "original names of series", renamed(names), most=MAX_ENTRIES),
             points=run.points,
         ),
         name=job_name(options.name or run.name),
@@ -85,7 +85,7 @@ def request_of(run: PastRun, names: dict[str, str], options: ImportOptions) -> I
         project=options.project,
         command=_fitting_words(run, words_of(run.command)),
         arguments=_fitting(
-            run, "values of the configuration", arguments_of(run), most=MOST_ARGUMENT_VALUES
+            run, "values of the configuration", arguments_of(run), most=MAX_ARGUMENT_VALUES
         ),
         state=run.state,
         reason=clean_text(run.reason)[:500],

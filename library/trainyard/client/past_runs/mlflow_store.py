@@ -27,12 +27,12 @@ STATUS_NUMBERS = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILE
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 LARGEST = 1.7976931348623157e308
 """MLflow stores this number for infinity."""
-MOST_ROWS = 5_000
+MAX_ROWS = 5_000
 """Parameters, or tags, of a run that are read."""
 LONGEST_NUMBER = 400
 SMALL_FILE = 64 * 1024
-MOST_LINE = 200
-MOST_RUNS = 10_000
+MAX_LINE = 200
+MAX_RUNS = 10_000
 
 LONGEST_VALUE = 16 * 2**20
 """Bytes of a value in a store above which its run is not read."""
@@ -87,7 +87,7 @@ def read_database(path: Path) -> Iterator[PastRun | UnreadRun]:
     try:
         with closing(_opened(path)) as connection:
             store = _Store(connection, path.stat().st_size)
-            for (row,) in store.select(_ROWS).fetchmany(MOST_RUNS):
+            for (row,) in store.select(_ROWS).fetchmany(MAX_RUNS):
                 try:
                     run = _run_of(store, row)
                 except (*DAMAGE, sqlite3.Error) as error:
@@ -180,13 +180,13 @@ def _run_of(store: _Store, row: int) -> PastRun | None:
 
 
 def _texts(store: _Store, query: str, run_uuid: object) -> dict[str, str]:
-    found = store.select(query, (run_uuid,)).fetchmany(MOST_ROWS)
+    found = store.select(query, (run_uuid,)).fetchmany(MAX_ROWS)
     return {str(key): str(value) for key, value in found}
 
 
 def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
     """Yield the runs below a folder `mlruns`: each has a `meta.yaml` with a `run_id`."""
-    for folder in sorted(root.glob("*/*"))[:MOST_RUNS]:
+    for folder in sorted(root.glob("*/*"))[:MAX_RUNS]:
         try:
             meta = _document(folder / "meta.yaml")
             run_id = _text_of(meta, "run_id") or _text_of(meta, "run_uuid")
@@ -234,7 +234,7 @@ def _run_in(folder: Path, run_id: str, meta: Mapping[str, object]) -> PastRun:
         run.tags = (f"experiment:{experiment}", *run.tags)
     for key, path in _regular_files(folder / "metrics"):
         with path.open("rb") as file:
-            while line := file.readline(MOST_LINE):
+            while line := file.readline(MAX_LINE):
                 _add_line(run, key, line)
     return run
 
@@ -344,7 +344,7 @@ def _regular_files(folder: Path) -> Iterator[tuple[str, Path]]:
         for name in sorted(names):
             path = Path(parent, name)
             count += 1
-            if count > MOST_ROWS:
+            if count > MAX_ROWS:
                 return
             if stat.S_ISREG(path.lstat().st_mode):
                 yield path.relative_to(folder).as_posix(), path

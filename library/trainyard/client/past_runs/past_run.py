@@ -33,7 +33,7 @@ MAX_ARGUMENTS = 256
 MAX_TEXT, MAX_NAME, MAX_LIST = 4096, 200, 256
 DAMAGE = (ValueError, OverflowError, RecursionError)
 """What content that is damaged or hostile raises."""
-LATEST, MOST_SECONDS = 10.0**11, 10.0**8
+LATEST, MAX_SECONDS = 10.0**11, 10.0**8
 """Greatest Unix time, and longest duration, that can be stored."""
 
 
@@ -281,7 +281,7 @@ def times_of(run: PastRun) -> tuple[float, float]:
     lasts = [time for columns in run.series.values() for time in columns.times[-1:]]
     start = _bounded(min(firsts, default=0.0) if run.started is None else run.started, LATEST)
     end = _bounded(max(lasts, default=start) if run.ended is None else run.ended, LATEST)
-    return start, _bounded(end - start, MOST_SECONDS)
+    return start, _bounded(end - start, MAX_SECONDS)
 
 
 def _bounded(time: float, most: float) -> float:

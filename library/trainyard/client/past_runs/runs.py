@@ -22,7 +22,7 @@ from trainyard.client.past_runs.past_run import DAMAGE, PastRun, UnreadRun, lega
 from trainyard.client.past_runs.wandb_files import files_of_runs, read_wandb
 from trainyard.protocol.past_runs.views import ImportTool, ImportView
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 """Files below a path that are looked at."""
 UNREADABLE = (*DAMAGE, OSError)
 
@@ -119,7 +119,7 @@ def _of_wandb(path: Path) -> Iterator[PastRun | UnreadRun]:
     if path.is_file():
         yield read_wandb([path])
         return
-    found = sorted(path.rglob("run-*.wandb"))[:MOST_FILES]
+    found = sorted(path.rglob("run-*.wandb"))[:MAX_FILES]
     for files in files_of_runs(file for file in found if _is_regular(file)):
         yield _read(partial(read_wandb, files), files[0])
 
@@ -130,7 +130,7 @@ def _of_mlflow(path: Path) -> Iterator[PastRun | UnreadRun]:
         return
     yield from read_folders(path)
     yield from read_folders(path / "mlruns")
-    for store in sorted(path.glob("*.db"))[:MOST_FILES]:
+    for store in sorted(path.glob("*.db"))[:MAX_FILES]:
         try:
             yield from read_database(store)
         except UNREADABLE as error:
@@ -141,7 +141,7 @@ def _of_tensorboard(path: Path) -> Iterator[PastRun | UnreadRun]:
     if path.is_file():
         yield read_folder(path.parent, [path], root=path.parent)
         return
-    for folder, files in event_folders(path, most=MOST_FILES):
+    for folder, files in event_folders(path, most=MAX_FILES):
         yield _read(partial(read_folder, folder, files, root=path), folder)
 
 

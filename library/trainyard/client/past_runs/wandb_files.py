@@ -29,7 +29,7 @@ HEADER = struct.Struct("<IHB")
 DAMAGED, FULL, FIRST, MIDDLE, LAST = 0, 1, 2, 3, 4
 LONGEST_RECORD = 16 * 2**20
 """Bytes of a record; a longer one is passed over."""
-MOST_CONFIG = 5_000
+MAX_CONFIG = 5_000
 """Values of a configuration or a summary that are read."""
 HEAD_RECORDS = 100
 """Records among which that of the run is searched for; wandb writes it first."""
@@ -208,7 +208,7 @@ def _numbers(path: str, value: dict[str, object]) -> dict[str, float]:
 
 def _summary(run: PastRun, summary: memoryview) -> None:
     for number, value in fields(summary):
-        if number == 1 and len(run.summary) < MOST_CONFIG:
+        if number == 1 and len(run.summary) < MAX_CONFIG:
             name, item = _item(as_bytes(value))
             found = _number(item)
             if found is not None and not name.startswith("_"):
@@ -217,7 +217,7 @@ def _summary(run: PastRun, summary: memoryview) -> None:
 
 def _config(run: PastRun, config: memoryview) -> None:
     for number, value in fields(config):
-        if number == 1 and len(run.config) < MOST_CONFIG:
+        if number == 1 and len(run.config) < MAX_CONFIG:
             name, item = _item(as_bytes(value))
             if not name.startswith("_wandb"):
                 run.config[name] = item

@@ -41,7 +41,7 @@ Reason = Annotated[Text, Field(max_length=2000)]
 UnixTime = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LONGEST_SECONDS = 1e8
 """Longest time of a setting: three years. Sums of it with a date stay within the calendar."""
-MOST_NODE_HOURS = 1e9
+MAX_NODE_HOURS = 1e9
 """Highest limit of node-hours of a month: more than 100,000 nodes can use in one."""
 
 
@@ -91,7 +91,7 @@ class SourceLimits(RecordModel):
     """Most nodes that are asked for or allocated at once."""
     nodes_per_request: Annotated[int, Field(ge=1, le=MAX_NODES)] = 8
     """Most nodes of one request."""
-    node_hours_per_month: Annotated[float, Field(ge=0, le=MOST_NODE_HOURS)] | None = None
+    node_hours_per_month: Annotated[float, Field(ge=0, le=MAX_NODE_HOURS)] | None = None
     """Most node-hours of a calendar month (UTC), those of running requests up to their end
     included; unlimited when absent."""
 

@@ -16,7 +16,7 @@ from trainyard.run.artifacts.artifact_records import (
     HISTOGRAM,
     IMAGE,
     LONGEST_CAPTION,
-    MOST_BINS,
+    MAX_BINS,
     OWN_KINDS,
     TABLE,
     ArtifactRecord,
@@ -24,18 +24,18 @@ from trainyard.run.artifacts.artifact_records import (
     check_name,
 )
 from trainyard.run.artifacts.artifact_writer import ArtifactWriter, files_below
-from trainyard.run.artifacts.histogram_bins import MOST_VALUES, fold
+from trainyard.run.artifacts.histogram_bins import MAX_VALUES, fold
 from trainyard.run.artifacts.images import Pixels, encode_png, read_image
 from trainyard.run.artifacts.table_content import table_content
 from trainyard.run.limits import legal_step
 
 logger = logging.getLogger("trainyard")
 
-MOST_WARNED = 100
+MAX_WARNED = 100
 """Tables that warn, each once."""
 _warned: set[str] = set()
 
-MOST_FILES, MOST_FOLDER_BYTES = 1000, 1024 * 1024 * 1024
+MAX_FILES, MAX_FOLDER_BYTES = 1000, 1024 * 1024 * 1024
 """Files of a folder of one call, and their bytes."""
 
 
@@ -94,10 +94,10 @@ class ArtifactLog:
             ValueError: name, step or bins is not legal, or there are too many values.
             TypeError: there is a value that is no real number.
         """
-        if not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
-            raise ValueError(f"bins={bins!r}: a whole number from 1 to {MOST_BINS} is legal")
+        if not isinstance(bins, int) or not 1 <= bins <= MAX_BINS:
+            raise ValueError(f"bins={bins!r}: a whole number from 1 to {MAX_BINS} is legal")
         record = _record(name, HISTOGRAM, step, "")
-        copied = copy_array(values, what="values", most=MOST_VALUES)
+        copied = copy_array(values, what="values", most=MAX_VALUES)
         if (writer := self._open_artifacts) is not None:
             writer.add(record, partial(fold, copied, bins=bins), len(copied.content))
 
@@ -127,7 +127,7 @@ class ArtifactLog:
         """
         record = _record(name if name.endswith(".json") else f"{name}.json", TABLE, step, "")
         content, left_out = table_content(columns, rows)
-        if left_out and name not in _warned and len(_warned) < MOST_WARNED:
+        if left_out and name not in _warned and len(_warned) < MAX_WARNED:
             _warned.add(name)
             logger.warning("%d rows of the table %r are left out: it is too large", left_out, name)
         if (writer := self._open_artifacts) is not None:
@@ -166,12 +166,12 @@ class ArtifactLog:
         base = check_name(source.resolve().name if name is None else name)
         found = [(source, base)]
         if source.is_dir():
-            below = files_below(source, most=MOST_FILES)
+            below = files_below(source, most=MAX_FILES)
             found = [(file, check_name(f"{base}/{inner}")) for file, inner in below]
             size = sum(file.stat().st_size for file, _ in found)
-            if size > MOST_FOLDER_BYTES:
+            if size > MAX_FOLDER_BYTES:
                 raise ValueError(
-                    f"{source} has {size:,} bytes: {MOST_FOLDER_BYTES:,} at most are legal"
+                    f"{source} has {size:,} bytes: {MAX_FOLDER_BYTES:,} at most are legal"
                 )
         elif not source.is_file():
             kind_of = "is no regular file" if source.exists() else "does not exist"

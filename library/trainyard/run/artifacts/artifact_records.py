@@ -17,7 +17,7 @@ ARTIFACT_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 CONTENT_NAME = re.compile(r"[a-z0-9-]{1,80}")
 """Name of a content file in `artifacts/`."""
 LONGEST_NAME, LONGEST_CAPTION = 200, 1000
-MOST_BINS = 512
+MAX_BINS = 512
 MAX_IMAGE_BYTES = 16 * 1024 * 1024
 """Largest image, encoded."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
@@ -35,9 +35,9 @@ the bytes or the number of a job, the size of a file, or a file that cannot be r
 class HistogramRecord(JsonRecord):
     """Values, folded to bins of equal width."""
 
-    edges: Annotated[tuple[float, ...], Bounds(max_length=MOST_BINS + 1)]
+    edges: Annotated[tuple[float, ...], Bounds(max_length=MAX_BINS + 1)]
     """Edges of the bins, rising; one more than there are bins, or none without a finite value."""
-    counts: Annotated[tuple[Number, ...], Bounds(max_length=MOST_BINS)]
+    counts: Annotated[tuple[Number, ...], Bounds(max_length=MAX_BINS)]
     """Finite values of each bin; the last bin includes its upper edge."""
     nan: Number = 0
     """Values that are NaN."""

@@ -13,7 +13,7 @@ from typing import Any
 from trainyard.run.artifacts.array_copy import ArrayCopy
 from trainyard.run.artifacts.artifact_records import HistogramRecord
 
-MOST_VALUES = 10_000_000
+MAX_VALUES = 10_000_000
 """Most values of one histogram."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.run.artifacts.array_copy import copy_array
 from trainyard.run.artifacts.artifact_records import MAX_IMAGE_BYTES
 
-MOST_PIXEL_BYTES = 64 * 1024 * 1024
+MAX_PIXEL_BYTES = 64 * 1024 * 1024
 """Largest image before its compression."""
 COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 """PNG's number of each count of channels: grey, RGB, RGBA."""
@@ -66,7 +66,7 @@ def read_image(image: Any) -> bytes | Pixels:
             image = image.convert("RGBA" if "A" in image.mode else "RGB")
         width, height = image.size
         return _checked(Pixels(b"", height, width, len(image.mode)), lambda: image.tobytes())
-    found = copy_array(image, what="image", most=MOST_PIXEL_BYTES)
+    found = copy_array(image, what="image", most=MAX_PIXEL_BYTES)
     if found.format.lstrip("=<>") != "B":
         raise TypeError(f"image has numbers of format {found.format!r}: uint8 is legal")
     channels = found.shape[2] if len(found.shape) == 3 else 1
@@ -129,9 +129,9 @@ def _file(content: bytes, what: str) -> bytes:
 
 def _checked(pixels: Pixels, content: Any) -> Pixels:
     size = pixels.height * pixels.width * pixels.channels
-    if not 0 < size <= MOST_PIXEL_BYTES:
+    if not 0 < size <= MAX_PIXEL_BYTES:
         raise ValueError(
             f"image has {pixels.height} x {pixels.width} x {pixels.channels} bytes: legal are 1 to "
-            f"{MOST_PIXEL_BYTES:,} together"
+            f"{MAX_PIXEL_BYTES:,} together"
         )
     return Pixels(content(), pixels.height, pixels.width, pixels.channels)

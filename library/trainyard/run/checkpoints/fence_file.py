@@ -15,9 +15,9 @@ from trainyard.run.checkpoints.checkpoint_names import FENCE
 LOCK = "FENCE.lock"
 LOCK_SECONDS = 30.0
 """Longest wait for the lock. It is held for milliseconds; longer means that its holder hangs."""
-MOST_ATTEMPTS = 2**31 - 1
+MAX_ATTEMPTS = 2**31 - 1
 """Highest attempt number: that of the catalog's column."""
-MOST_DIGITS = 20
+MAX_DIGITS = 20
 # Some network file systems are mounted without locks. There, an outrun attempt can commit between
 # reading the fence and writing the marker; the server refuses such a commit.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
@@ -96,9 +96,9 @@ def fence_number(text: str, path: object) -> int:
     """
     digits = text.strip()
     # The length comes first: `int` raises ValueError for thousands of digits.
-    if not (digits.isdecimal() and len(digits) <= MOST_DIGITS and int(digits) <= MOST_ATTEMPTS):
+    if not (digits.isdecimal() and len(digits) <= MAX_DIGITS and int(digits) <= MAX_ATTEMPTS):
         raise FenceError(
-            f"{path} holds {text[:40]!r}, no attempt number; legal: 0 to {MOST_ATTEMPTS}", path
+            f"{path} holds {text[:40]!r}, no attempt number; legal: 0 to {MAX_ATTEMPTS}", path
         )
     return int(digits)
 

@@ -16,10 +16,10 @@ from trainyard.run.record_base import JsonRecord
 
 ALGORITHM: Literal["sha256"] = "sha256"
 """Checksum of files and manifest: the standard library has it, and so does every shell."""
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 LONGEST_NAME = 1000
 """Characters of a file's path below the checkpoint's folder."""
-MOST_MANIFEST_BYTES = 2 * 1024 * 1024
+MAX_MANIFEST_BYTES = 2 * 1024 * 1024
 """Most bytes of a manifest: a report to the server carries it in one line."""
 CHECKSUM = re.compile(r"[0-9a-f]{64}")
 KIND = re.compile(r"[a-z_]{1,16}")
@@ -68,7 +68,7 @@ class ProgramManifest(JsonRecord):
     """Algorithm of the checksums."""
     size: Annotated[int, Bounds(ge=0, lt=2**62)]
     """Bytes of all files."""
-    files: Annotated[tuple[SavedFile, ...], Bounds(max_length=MOST_FILES)]
+    files: Annotated[tuple[SavedFile, ...], Bounds(max_length=MAX_FILES)]
     """Every file of the folder but manifest and marker, by path."""
 
     @property

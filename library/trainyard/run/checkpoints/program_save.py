@@ -45,9 +45,9 @@ WAIT_SECONDS = 1800.0
 """Longest wait of rank 0 for another rank, at each of the two places where it waits."""
 LEFT_SECONDS = 90.0
 """Longest for which another node does not see a message: NFS keeps an absence for a minute."""
-LOOK_SECONDS = 10.0
+POLL_SECONDS = 10.0
 """Pause between two looks for a later save."""
-MOST_STEPS = 10**9
+MAX_STEPS = 10**9
 
 
 @dataclass
@@ -102,8 +102,8 @@ class ProgramCheckpoints:
             FencedOffError: a newer attempt of the job has begun.
             FenceError: the fence cannot be raised.
         """
-        if not 0 <= step <= MOST_STEPS:
-            raise ValueError(f"step={step}; legal: 0 to {MOST_STEPS}")
+        if not 0 <= step <= MAX_STEPS:
+            raise ValueError(f"step={step}; legal: 0 to {MAX_STEPS}")
         if not KIND.fullmatch(kind):
             raise ValueError(f"kind={kind!r}; legal: 1 to 16 of a-z and _, such as 'interval'")
         one = _OneSave(self, self._saves, step, kind)
@@ -166,7 +166,7 @@ class _OneSave:
         self._began = time.monotonic()
         self._folder = control
         self._is_repeated = self._all_left = False
-        self._look_at = self._began + min(checkpoints.left_seconds, LOOK_SECONDS)
+        self._look_at = self._began + min(checkpoints.left_seconds, POLL_SECONDS)
         """When this rank looks for a later save of rank 0."""
         self._left_at: float | None = None
         """When this rank saw first that rank 0 is in a later save."""
@@ -353,7 +353,7 @@ class _OneSave:
         now, patience = time.monotonic(), self._all.left_seconds
         # Not at every look: it lists a folder, which all ranks do.
         if ended is None and now >= self._look_at:
-            self._look_at = now + min(patience, LOOK_SECONDS)
+            self._look_at = now + min(patience, POLL_SECONDS)
             if has_later(self._storage.folder, self._storage.run, self._number):
                 self._left_at = self._left_at or now
                 if now > self._left_at + patience:

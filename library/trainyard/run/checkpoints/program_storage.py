@@ -21,7 +21,7 @@ from trainyard.run.checkpoints.checkpoint_names import (
 )
 from trainyard.run.checkpoints.fence_file import check_fence, raised_fence_file, read_fence_file
 from trainyard.run.checkpoints.program_manifest import (
-    MOST_MANIFEST_BYTES,
+    MAX_MANIFEST_BYTES,
     ProgramManifest,
     marker_of,
 )
@@ -139,9 +139,9 @@ class JobStorage:
         text = f"{to_json(manifest)}\n".encode()
         if (problem := manifest.disagreement) is not None:
             raise ValueError(problem)
-        if len(text) > MOST_MANIFEST_BYTES:
+        if len(text) > MAX_MANIFEST_BYTES:
             raise ValueError(
-                f"the manifest has {len(text):,} bytes; legal: up to {MOST_MANIFEST_BYTES:,}, with "
+                f"the manifest has {len(text):,} bytes; legal: up to {MAX_MANIFEST_BYTES:,}, with "
                 "fewer files or shorter names"
             )
         replace_file(folder / MANIFEST, text, mode=0o666)
@@ -306,9 +306,9 @@ def _messages(folder: Path, run: str) -> Iterator[tuple[int, Path]]:
 
 def _content(path: Path) -> bytes:
     with os.fdopen(open_plain(path), "rb") as file:
-        content = file.read(2 * MOST_MANIFEST_BYTES + 1)
-    if len(content) > 2 * MOST_MANIFEST_BYTES:
-        raise ValueError(f"{path} has more than {2 * MOST_MANIFEST_BYTES:,} bytes")
+        content = file.read(2 * MAX_MANIFEST_BYTES + 1)
+    if len(content) > 2 * MAX_MANIFEST_BYTES:
+        raise ValueError(f"{path} has more than {2 * MAX_MANIFEST_BYTES:,} bytes")
     return content
 
 

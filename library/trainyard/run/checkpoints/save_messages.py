@@ -23,13 +23,13 @@ from typing import Any
 from trainyard.run.atomic import replace_file
 from trainyard.run.checkpoints.program_manifest import (
     CHECKSUM,
-    MOST_FILES,
+    MAX_FILES,
     SavedFile,
     name_problem,
 )
 from trainyard.run.checkpoints.saved_files import open_plain
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Most bytes of one message: 10,000 paths of 1,000 characters, with their checksums."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.005, 0.25
 BEGUN, SHARES, ENDED = "begun", "shares", "ended"
@@ -66,9 +66,9 @@ class SaveMessages:
         path = self.folder / f"{name}.json"
         try:
             with os.fdopen(open_plain(path), "rb") as file:
-                content = file.read(MOST_BYTES + 1)
-            if len(content) > MOST_BYTES:
-                raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+                content = file.read(MAX_BYTES + 1)
+            if len(content) > MAX_BYTES:
+                raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
             message = json.loads(content)
         except FileNotFoundError:
             return None
@@ -121,8 +121,8 @@ def named_by(message: Message, rank: int) -> list[str]:
         CheckpointSaveError: one is no path below the folder, or there are too many.
     """
     names = message.get("names")
-    if not isinstance(names, list) or len(names) > MOST_FILES:
-        raise CheckpointSaveError(f"rank {rank} names no list of up to {MOST_FILES:,} files")
+    if not isinstance(names, list) or len(names) > MAX_FILES:
+        raise CheckpointSaveError(f"rank {rank} names no list of up to {MAX_FILES:,} files")
     for name in names:
         problem = name_problem(name) if isinstance(name, str) else "a file's name is no text"
         if problem is not None:

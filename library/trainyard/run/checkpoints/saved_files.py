@@ -13,7 +13,7 @@ from trainyard.run.atomic import sync_folder
 from trainyard.run.checkpoints.checkpoint_names import COMMITTED, MANIFEST
 from trainyard.run.checkpoints.program_manifest import (
     ALGORITHM,
-    MOST_FILES,
+    MAX_FILES,
     SavedFile,
     name_problem,
 )
@@ -45,9 +45,9 @@ def sync_files(folder: Path) -> tuple[str, ...]:
             finally:
                 os.close(descriptor)
             names.append(name)
-        if len(names) > MOST_FILES:
+        if len(names) > MAX_FILES:
             raise ValueError(
-                f"{folder} holds more than {MOST_FILES:,} files; legal: up to {MOST_FILES:,}"
+                f"{folder} holds more than {MAX_FILES:,} files; legal: up to {MAX_FILES:,}"
             )
     return tuple(sorted(names))
 

@@ -31,7 +31,7 @@ LONGEST_READ = 256 * 1024
 """Bytes of a record above which it is passed over: one with 1,000 scalars has 50 KiB."""
 LONGEST_TAG = 500
 """Characters of a tag; a longer one is cut."""
-MOST_VALUES = 10_000
+MAX_VALUES = 10_000
 """Values of one record that are read."""
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
@@ -116,7 +116,7 @@ def _add(found: EventSlice, content: bytes, checksum: int) -> None:
         if checksum != masked_crc32c(content):
             raise WireError("the checksum differs")
         for index, one in enumerate(_values(content, found.hyperparameters)):
-            if index >= MOST_VALUES:
+            if index >= MAX_VALUES:
                 break
             scalars.append(one)
     except (WireError, struct.error):
@@ -211,7 +211,7 @@ def _read_metadata(metadata: memoryview, found: dict[str, object]) -> None:
 
 def _read_session(session: memoryview, found: dict[str, object]) -> None:
     for number, value in fields(session):
-        if number == 1 and len(found) < MOST_VALUES:
+        if number == 1 and len(found) < MAX_VALUES:
             entry = dict(fields(as_bytes(value)))
             if 1 in entry and 2 in entry:
                 found[as_text(entry[1])[:LONGEST_TAG]] = _plain(as_bytes(entry[2]))

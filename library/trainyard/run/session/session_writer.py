@@ -26,7 +26,7 @@ RETRY_SECONDS = 2.0
 """The same after a write that failed."""
 CLOSE_SECONDS = 10.0
 """Longest time for which the end of the process waits for its last records."""
-MOST_VALUES = 200_000
+MAX_VALUES = 200_000
 """Values that wait to be written, some 30 MB; further records are dropped."""
 RECORDS_AT_ONCE = 500
 FACTS_SECONDS = 1.0
@@ -65,7 +65,7 @@ class SessionWriter:
         """Queue a record; drop it where the queue is full."""
         size = len(record.values) + 1
         with self._lock:
-            if self._waiting_values + size > MOST_VALUES:
+            if self._waiting_values + size > MAX_VALUES:
                 self.dropped += 1
                 return
             self._waiting_values += size

@@ -11,17 +11,17 @@ from typing import SupportsFloat, SupportsIndex
 from trainyard.data import order_digest
 from trainyard.run.limits import legal_step, number_of
 from trainyard.run.metric_names import LEGAL_FORM, legal_name
-from trainyard.run.records import MOST_RECORD_VALUES, MetricRecord
+from trainyard.run.records import MAX_RECORD_VALUES, MetricRecord
 from trainyard.run.session.process_place import ProcessPlace
 from trainyard.run.session.session_writer import SessionWriter
 
 logger = logging.getLogger("trainyard")
 
-MOST_NAMES = 2000
+MAX_NAMES = 2000
 """Most values of one call of `Run.log`; further ones are left out."""
-MOST_WARNINGS = 100
+MAX_WARNINGS = 100
 """Names of a process that are stored under another name, of which each is warned of."""
-MOST_SERIES = 4000
+MAX_SERIES = 4000
 """Names of a process; values of further ones are dropped. The server keeps 2,000 and reports it."""
 
 
@@ -57,9 +57,9 @@ class StepRecords:
         Raises:
             TypeError: a name is no text, or a value no number.
         """
-        if len(values) > MOST_NAMES:
+        if len(values) > MAX_NAMES:
             self._warn_of_many(values)
-            values = dict(itertools.islice(values.items(), MOST_NAMES))
+            values = dict(itertools.islice(values.items(), MAX_NAMES))
         ending = f"/rank-{self._place.rank}" if per_rank else ""
         legal = {name: legal_name(name) + ending for name in values}
         numbers: dict[str, float] = {}
@@ -74,8 +74,8 @@ class StepRecords:
             return {}
         # Only now, when no value was refused: a name that has risen takes no other value.
         new = [name for name in numbers if self._rises(legal[name], step)]
-        for start in range(0, len(new), MOST_RECORD_VALUES):
-            part = new[start : start + MOST_RECORD_VALUES]
+        for start in range(0, len(new), MAX_RECORD_VALUES):
+            part = new[start : start + MAX_RECORD_VALUES]
             self._add(writer, step, {legal[name]: numbers[name] for name in part})
         self._warn_of_renamed({name: legal[name] for name in new if legal[name] != name + ending})
         return {name + ending: numbers[name] for name in new}
@@ -84,12 +84,12 @@ class StepRecords:
         if not self._left_out:
             self._left_out = True
             text = "log() with %s values: those after the first %s are left out, %r and on"
-            first = next(itertools.islice(values, MOST_NAMES, None))
-            logger.warning(text, f"{len(values):,}", f"{MOST_NAMES:,}", first)
+            first = next(itertools.islice(values, MAX_NAMES, None))
+            logger.warning(text, f"{len(values):,}", f"{MAX_NAMES:,}", first)
 
     def _warn_of_renamed(self, names: Mapping[str, str]) -> None:
         for name, legal in names.items():
-            if name not in self._renamed and len(self._renamed) < MOST_WARNINGS:
+            if name not in self._renamed and len(self._renamed) < MAX_WARNINGS:
                 self._renamed.add(name)
                 logger.warning("metric %r is stored as %r: %s", name, legal, LEGAL_FORM)
 
@@ -147,7 +147,7 @@ class StepRecords:
     def _rises(self, name: str, step: int) -> bool:
         """Return whether a name has no value yet of this step or a later one."""
         last = self._last_steps.get(name, -1)
-        if step <= last or (last < 0 and len(self._last_steps) >= MOST_SERIES):
+        if step <= last or (last < 0 and len(self._last_steps) >= MAX_SERIES):
             return False
         self._last_steps[name] = step
         return True

@@ -34,7 +34,7 @@ from trainyard.training.rounding import Rounding
 
 LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
 OF_OTHER_JOB = " of the other job"
-MOST_NORMS = 10_000
+MAX_NORMS = 10_000
 """Steps of which gradient norms are read: after more the bound is loose anyway."""
 
 
@@ -339,7 +339,7 @@ def _other_loss(
     return OtherLoss(
         attempt=f"attempt {other}",
         loss=loss,
-        grad_norm=_largest_norm(connection, courses, max(parted + 1, step - MOST_NORMS), step),
+        grad_norm=_largest_norm(connection, courses, max(parted + 1, step - MAX_NORMS), step),
         steps=step - parted,
     )
 

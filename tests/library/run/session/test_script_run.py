@@ -22,7 +22,7 @@ from trainyard.run.metric_names import is_legal, is_storable, legal_name
 from trainyard.run.records import Heartbeat, MetricRecord
 from trainyard.run.session import Run
 from trainyard.run.session.process_place import ProcessPlace
-from trainyard.run.session.session_writer import MOST_VALUES
+from trainyard.run.session.session_writer import MAX_VALUES
 
 LIBRARY = Path(__file__).parents[4] / "library"
 ALONE = ProcessPlace()
@@ -354,7 +354,7 @@ def test_records_above_the_limit_are_dropped_and_counted(
     (tmp_path / "metrics.jsonl").mkdir()  # no write succeeds
     run = Run(tmp_path, ALONE)
     values = dict.fromkeys(map(str, range(1996)), 0.0)
-    for step in range(MOST_VALUES // 2000 + 2):
+    for step in range(MAX_VALUES // 2000 + 2):
         run.log(values, step=step)
     (tmp_path / "metrics.jsonl").rmdir()
     run.close()

@@ -12,7 +12,7 @@ from server.cluster.nodes.register import register
 from server.cluster.nodes.workers import proves_gone
 from server.core.context import Context
 from server.core.errors import ConflictError
-from server.core.leases import Hearing, is_recent, lease_expired
+from server.core.leases import ServerUptime, is_recent, lease_expired
 from server.core.liveness import beat
 from server.jobs.attempts.claim import claim
 from server.jobs.attempts.node_heartbeat import node_heartbeat
@@ -304,9 +304,9 @@ def test_what_proves_an_end(
 def test_a_lease_counts_from_the_later_of_report_and_return(
     heard: float, up: float | None, expired: bool
 ) -> None:
-    hearing = None if up is None else Hearing(NOW, up_since=NOW + timedelta(seconds=up))
+    uptime = None if up is None else ServerUptime(NOW, up_since=NOW + timedelta(seconds=up))
     heard_at = NOW + timedelta(seconds=heard)
-    assert lease_expired(heard_at, hearing, seconds=30) is expired
+    assert lease_expired(heard_at, uptime, seconds=30) is expired
 
 
 @pytest.mark.parametrize(

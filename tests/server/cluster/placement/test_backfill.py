@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.cluster.placement.backfill import MOST_KEEPERS
+from server.cluster.placement.backfill import MAX_KEEPERS
 from server.cluster.placement.decide import Decisions, decide
 from server.cluster.placement.demand import (
     CAUTION,
@@ -142,7 +142,7 @@ def test_slots_behind_a_withheld_one_count_when_they_become_free() -> None:
 
 def test_starts_of_a_bounded_number_of_jobs_are_computed() -> None:
     """Equal ends: each waiting job could start at 10, but the last one's start is not computed."""
-    ahead = [job(f"ahead-{size}", 60 + size) for size in range(MOST_KEEPERS)]
+    ahead = [job(f"ahead-{size}", 60 + size) for size in range(MAX_KEEPERS)]
     nodes = [offer("a", 80, 40)]
     holdings = [held(10, a=range(40))]
     short = lasting("short", 1, 5)

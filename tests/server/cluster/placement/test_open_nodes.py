@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.cluster.placement.demand import Offer
-from server.cluster.placement.open_nodes import MOST_FOLLOWED, OpenNodes
+from server.cluster.placement.open_nodes import MAX_FOLLOWED, OpenNodes
 from tests.server.cluster.placement.cluster import offer
 
 
@@ -45,11 +45,11 @@ def test_open_nodes_follow_starts(
 
 
 def test_nodes_are_sorted_anew_after_many_starts() -> None:
-    left = {"a": offer("a", MOST_FOLLOWED + 2), "b": offer("b", 1)}
+    left = {"a": offer("a", MAX_FOLLOWED + 2), "b": offer("b", 1)}
     changes: list[tuple[Offer, Offer]] = []
     followed = OpenNodes([["a", "b"]], left=left, kept=set(), changes=changes)
     assert [each.node for each in followed.groups()[0]] == ["b", "a"]
-    for _ in range(MOST_FOLLOWED + 2):
+    for _ in range(MAX_FOLLOWED + 2):
         before = left["a"]
         left["a"] = replace(before, free=before.free[1:])
         changes.append((before, left["a"]))

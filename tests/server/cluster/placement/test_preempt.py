@@ -193,11 +193,11 @@ def test_in_a_large_cluster_none_leaves_that_is_not_needed(
 ) -> None:
     """Where the sets are too many to compare, none of the attempts can be left out."""
     waits, nodes, held = situation
-    most, preempt.MOST_SETS = preempt.MOST_SETS, 0
+    most, preempt.MAX_SETS = preempt.MAX_SETS, 0
     try:
         chosen = list(decided([waits], nodes, *held).victims.get("high", ()))
     finally:
-        preempt.MOST_SETS = most
+        preempt.MAX_SETS = most
     stay = [h for h in held if h.ends_at is None]
     for spared in chosen:
         left = [h for h in stay if h not in chosen or h is spared]

@@ -106,7 +106,7 @@ def test_a_straggler_has_node_and_slot(harness: Harness, context: Context) -> No
 def test_views_and_the_gauge_have_the_costliest(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MOST_SHOWN", 2)
+    monkeypatch.setattr(store, "MAX_SHOWN", 2)
     harness.add_node("a")
     job_id, trainer, _ = running(harness, context)
     placed: list[str] = []
@@ -127,7 +127,7 @@ def test_views_and_the_gauge_have_the_costliest(
 def test_present_stragglers_come_before_any_number_of_former_ones(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MOST_SHOWN", 2)
+    monkeypatch.setattr(store, "MAX_SHOWN", 2)
     harness.add_node()
     job_id, trainer, _ = running(harness, context)
     trainer.finds(2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from server.jobs.attempts.retry_policy import (
     LONGEST_BACKOFF_SECONDS,
-    MOST_PUT_BACKS,
+    MAX_PUT_BACKS,
     Fallback,
     FollowUp,
     NodeEnd,
@@ -134,7 +134,7 @@ def test_put_backs_in_a_row_wait_longer_whatever_the_backoff(
 
 
 def test_put_backs_are_counted_up_to_the_longest_pause() -> None:
-    counts = (MOST_PUT_BACKS - 1, MOST_PUT_BACKS)
+    counts = (MAX_PUT_BACKS - 1, MAX_PUT_BACKS)
     pauses = [follow(PUT_BACK, failures_in_a_row=count).delay_seconds for count in counts]
     assert pauses[0] < pauses[1] == LONGEST_BACKOFF_SECONDS
 

@@ -18,7 +18,7 @@ from server.api.auth.tokens import hash_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import pack_blocks, packs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.service import cancel, delete
 from server.jobs.packs import store

@@ -13,7 +13,7 @@ from server.core.context import Context
 from server.core.database.tables import attempts, events
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from server.core.subject import Actor
-from server.jobs.attempts.service import ReportedShare, authenticate_share
+from server.jobs.attempts.reports import ReportedShare, authenticate_share
 from server.jobs.shells import service, worker_api
 from server.telemetry.ingest.receive import store_report
 from tests.actors import ADA, ADMIN, EVE

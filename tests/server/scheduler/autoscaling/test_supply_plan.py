@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from server.cluster.placement.demand import Demand, Offer
 from server.scheduler.autoscaling.supply_plan import (
     WITHDRAW_AFTER_SECONDS,
-    Ask,
-    Open,
+    NodeAsk,
+    OpenNodeRequest,
     Supplier,
     SupplyPlan,
     UnmetJob,
@@ -42,8 +42,8 @@ def waits(world_size: int, name: str = "tiny", **more: Any) -> UnmetJob:
     return UnmetJob(name, Demand(world_size, **more), smallest)
 
 
-def asked(request_id: str, coming: int, source: str = "a", **more: Any) -> Open:
-    return Open(request_id, source, SHAPE, coming, roots=ROOTS, **more)
+def asked(request_id: str, coming: int, source: str = "a", **more: Any) -> OpenNodeRequest:
+    return OpenNodeRequest(request_id, source, SHAPE, coming, roots=ROOTS, **more)
 
 
 def decide(
@@ -51,7 +51,7 @@ def decide(
     offers: Sequence[Offer] = (),
     *,
     freed: dict[str, Sequence[int]] | None = None,
-    requests: Sequence[Open] = (),
+    requests: Sequence[OpenNodeRequest] = (),
     suppliers: Sequence[Supplier] | None = None,
 ) -> SupplyPlan:
     chosen = [supplier()] if suppliers is None else suppliers
@@ -63,15 +63,15 @@ def test_nothing_is_asked_for_what_fits() -> None:
     assert not decide(jobs, [offer("n", 4)]).ask
     assert not decide(jobs, [offer("n", 4, 0)], freed={"n": [0, 1, 2, 3]}).ask
     assert not decide(jobs, requests=[asked("r", 1)]).ask
-    assert decide(jobs, [offer("n", 4, 3)]).ask == [Ask("a", 1, "tiny")]
+    assert decide(jobs, [offer("n", 4, 3)]).ask == [NodeAsk("a", 1, "tiny")]
 
 
 def test_a_job_gets_the_nodes_that_it_lacks() -> None:
-    assert decide([waits(8)], [offer("n", 4)]).ask == [Ask("a", 1, "tiny")]
-    assert decide([waits(8), waits(8)]).ask == [Ask("a", 2, "tiny"), Ask("a", 2, "tiny")]
-    assert decide([waits(3), waits(1)]).ask == [Ask("a", 1, "tiny")]
+    assert decide([waits(8)], [offer("n", 4)]).ask == [NodeAsk("a", 1, "tiny")]
+    assert decide([waits(8), waits(8)]).ask == [NodeAsk("a", 2, "tiny"), NodeAsk("a", 2, "tiny")]
+    assert decide([waits(3), waits(1)]).ask == [NodeAsk("a", 1, "tiny")]
     four_nodes = waits(8, nodes=4)
-    assert decide([four_nodes]).ask == [Ask("a", 4, "tiny")]
+    assert decide([four_nodes]).ask == [NodeAsk("a", 4, "tiny")]
 
 
 def test_a_large_need_is_several_requests() -> None:
@@ -84,11 +84,11 @@ def test_a_large_need_is_several_requests() -> None:
 def test_a_source_is_asked_that_has_what_a_job_needs() -> None:
     gpu = supplier("gpu", shape=NodeShape(slots=8, device="cuda", labels={"zone": "b"}))
     both = [supplier(), gpu]
-    assert decide([waits(4, device="cuda")], suppliers=both).ask == [Ask("gpu", 1, "tiny")]
+    assert decide([waits(4, device="cuda")], suppliers=both).ask == [NodeAsk("gpu", 1, "tiny")]
     zone = waits(1, node_selector=(("zone", "b"),))
-    assert decide([zone], suppliers=both).ask == [Ask("gpu", 1, "tiny")]
+    assert decide([zone], suppliers=both).ask == [NodeAsk("gpu", 1, "tiny")]
     by_source = waits(1, node_selector=(("source", "a"),))
-    assert decide([by_source], suppliers=both).ask == [Ask("a", 1, "tiny")]
+    assert decide([by_source], suppliers=both).ask == [NodeAsk("a", 1, "tiny")]
     assert not decide([waits(1, roots=("elsewhere",))], suppliers=both).ask
     assert not decide([waits(1, storage=("checkpoints", "uuid-2"))], suppliers=both).ask
     unseen = supplier(roots={})
@@ -97,22 +97,22 @@ def test_a_source_is_asked_that_has_what_a_job_needs() -> None:
 
 def test_the_source_is_asked_whose_requests_start_soonest() -> None:
     slow, fast = supplier("a", wait_seconds=600.0), supplier("b", wait_seconds=60.0)
-    assert decide([waits(1)], suppliers=[slow, fast]).ask == [Ask("b", 1, "tiny")]
+    assert decide([waits(1)], suppliers=[slow, fast]).ask == [NodeAsk("b", 1, "tiny")]
     full = supplier("b", wait_seconds=60.0, nodes_left=0)
-    assert decide([waits(1)], suppliers=[slow, full]).ask == [Ask("a", 1, "tiny")]
+    assert decide([waits(1)], suppliers=[slow, full]).ask == [NodeAsk("a", 1, "tiny")]
 
 
 def test_an_elastic_job_asks_for_its_size_or_the_least_one() -> None:
     job = waits(16, least=4)
-    assert decide([job]).ask == [Ask("a", 4, "tiny")]
+    assert decide([job]).ask == [NodeAsk("a", 4, "tiny")]
     small = supplier(nodes_left=2)
-    assert decide([job], suppliers=[small]).ask == [Ask("a", 1, "tiny")]
+    assert decide([job], suppliers=[small]).ask == [NodeAsk("a", 1, "tiny")]
     assert not decide([job], [offer("n", 4)], suppliers=[small]).ask  # it starts there and grows
 
 
 def test_node_hours_of_the_month_are_not_exceeded() -> None:
     left = supplier(node_seconds_left=3 * 3600.0)
-    assert decide([waits(12)], suppliers=[left]).ask == [Ask("a", 3, "tiny")]
+    assert decide([waits(12)], suppliers=[left]).ask == [NodeAsk("a", 3, "tiny")]
     assert not decide([waits(16)], suppliers=[left]).ask
     endless = supplier(seconds=None, node_seconds_left=0.0)
     assert not decide([waits(1)], suppliers=[endless]).ask
@@ -131,7 +131,7 @@ def test_a_request_without_demand_is_given_up_after_a_while() -> None:
 def test_an_idle_request_is_released_unless_a_job_is_about_to_start_there() -> None:
     here = [Offer("n", "cpu", 4, (0, 1, 2, 3), ROOTS)]
 
-    def runs(idle: float) -> Open:
+    def runs(idle: float) -> OpenNodeRequest:
         more: dict[str, Any] = {"idle_seconds": idle, "idle_limit_seconds": 60.0}
         return asked("r", 0, joined=("n",), runs=True, by_person=True, **more)
 
@@ -174,7 +174,7 @@ def test_limits_hold_and_plans_come_to_an_end(
     jobs: list[UnmetJob], offers: list[Offer], suppliers: list[Supplier]
 ) -> None:
     left = {each.name: each for each in suppliers}
-    coming: list[Open] = []
+    coming: list[OpenNodeRequest] = []
     for turn in range(len(jobs) + 1):
         planned = decide(jobs, offers, requests=coming, suppliers=[*left.values()])
         if not planned.ask:
@@ -189,7 +189,9 @@ def test_limits_hold_and_plans_come_to_an_end(
             assert hours is None or total * 3600.0 <= hours
             left[name] = each.after(total) if total else each
         coming += [
-            Open(f"{turn}-{n}", ask.source, left[ask.source].shape, ask.nodes, roots=ROOTS)
+            OpenNodeRequest(
+                f"{turn}-{n}", ask.source, left[ask.source].shape, ask.nodes, roots=ROOTS
+            )
             for n, ask in enumerate(planned.ask)
         ]
         # Of nodes of one size each is needed at once. Of several sizes an earlier job may prefer a

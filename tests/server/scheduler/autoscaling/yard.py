@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.scheduler.autoscaling.keeper import SupplyKeeper
-from server.scheduler.autoscaling.leaving import LeaveKeeper
+from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
 from server.scheduler.supply.queries import list_requests
 from tests.server.harness import Harness, Supervisor
 from tests.server.scheduler.supply.site import Site, instance

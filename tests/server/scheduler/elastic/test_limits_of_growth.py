@@ -16,8 +16,8 @@ from server.core.context import Context
 from server.core.database.tables import jobs, nodes
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel, stop
-from server.scheduler.elastic import growth, steps
-from server.scheduler.elastic.growth import Growth, room_among
+from server.scheduler.elastic import grow_jobs, steps
+from server.scheduler.elastic.grow_jobs import ElasticGrower, room_among
 from server.scheduler.elastic.sizes import search_best_size
 from tests.actors import ADA
 from tests.server.cluster.placement.cluster import offer
@@ -42,7 +42,7 @@ def before_the_order(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object])
         act()
         return resume(*args, **named)
 
-    monkeypatch.setattr(growth, "resume", late)
+    monkeypatch.setattr(grow_jobs, "resume", late)
 
 
 def test_a_job_that_ends_before_its_order_stays_ended(
@@ -105,7 +105,7 @@ def test_only_sizes_within_the_quota_are_planned(
         planned.append([*sizes])
         return search_best_size(baseline, planned[-1], **named)
 
-    monkeypatch.setattr(growth, "search_best_size", search)
+    monkeypatch.setattr(grow_jobs, "search_best_size", search)
     shrunk(harness, project=vision)
     harness.add_node("c", slots=2)
     assert grown(harness) == 0
@@ -207,7 +207,7 @@ def test_a_look_goes_on_in_the_next_tick_when_its_time_is_up(
     harness.add_node("c", slots=2)
     pass_time(harness, 600)
     monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
-    look = Growth(harness.context)
+    look = ElasticGrower(harness.context)
     assert look.run() == 0
     found = [look.run() for _ in range(2)]
     assert found == [1, 0]
@@ -221,7 +221,7 @@ def test_slots_that_go_between_two_ticks_are_not_grown_onto(
     harness.add_node("c", slots=2)
     pass_time(harness, 600)
     monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
-    look = Growth(harness.context)
+    look = ElasticGrower(harness.context)
     assert look.run() == 0
     harness.launched(resources={"world_size": 2})
     assert [look.run() for _ in range(4)] == [0] * 4
@@ -237,6 +237,6 @@ def test_growth_uses_the_sums_of_slot_hours_that_a_round_has_read(
     harness.add_node("c", slots=2)
     pass_time(harness, 600)
     used = {vision: 1e6}
-    assert Growth(context, lambda connection, now, *, of: used).run() == 0
+    assert ElasticGrower(context, lambda connection, now, *, of: used).run() == 0
     used = {vision: 0.0}
-    assert Growth(context, lambda connection, now, *, of: used).run() == 1
+    assert ElasticGrower(context, lambda connection, now, *, of: used).run() == 1

@@ -12,7 +12,7 @@ from server.cluster.projects.service import change_project
 from server.core.database.tables import nodes
 from server.core.errors import ConflictError
 from server.jobs.attempts.node_heartbeat import node_heartbeat
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.service import cancel, delete, stop
 from server.telemetry.goodput.queries import goodput_view
 from tests.actors import ADA

@@ -12,7 +12,7 @@ from server.core.context import Context
 from server.core.database.slot_tables import holdings
 from server.jobs.jobs.service import cancel
 from server.scheduler.elastic import steps
-from server.scheduler.elastic.growth import Room, read_room
+from server.scheduler.elastic.grow_jobs import Room, read_room
 from server.scheduler.rounds import spares
 from tests.actors import ADA
 from tests.server.harness import Harness

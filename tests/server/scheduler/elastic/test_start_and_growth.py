@@ -10,7 +10,7 @@ from server.core.liveness import beat
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel
-from server.scheduler.elastic.growth import LOOK_EVERY
+from server.scheduler.elastic.grow_jobs import CHECK_EVERY
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler
 from tests.actors import ADA
@@ -184,7 +184,7 @@ def test_the_scheduler_runs_every_part(harness: Harness, context: Context) -> No
     assert harness.job(job_id).world_size == 4
     set_pace(harness, job_id, 10**6)
     harness.add_node("c", slots=2)
-    harness.clock.advance(600 + LOOK_EVERY.total_seconds())
+    harness.clock.advance(600 + CHECK_EVERY.total_seconds())
     beat(context)
     assert scheduler.tick()
     assert harness.job(job_id).state == JobState.STOPPING

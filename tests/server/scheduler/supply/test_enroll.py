@@ -13,11 +13,11 @@ from server.core.errors import (
     InvalidRequestError,
     UnauthenticatedError,
 )
-from server.scheduler.autoscaling.leaving import LeaveKeeper
+from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
 from server.scheduler.supply.rows import ONLINE_FOR
 from tests.server.harness import FakeClock, Harness
 from tests.server.scheduler.supply.site import Site, instance, join_token
-from trainyard.protocol.node_sources.messages import LONGEST_SECONDS, MOST_NODE_HOURS
+from trainyard.protocol.node_sources.messages import LONGEST_SECONDS, MAX_NODE_HOURS
 
 
 def test_a_join_token_takes_in_one_source(site: Site, context: Context) -> None:
@@ -62,7 +62,7 @@ def test_the_longest_settings_stop_no_round_of_the_scheduler(
     context: Context, harness: Harness
 ) -> None:
     longest = dict.fromkeys(("request_seconds", "idle_seconds", "leave_seconds"), LONGEST_SECONDS)
-    limits = {"node_hours_per_month": MOST_NODE_HOURS}
+    limits = {"node_hours_per_month": MAX_NODE_HOURS}
     site = Site(context, **longest, limits=limits)
     request_id = site.running()
     end = context.now().timestamp() + 3600

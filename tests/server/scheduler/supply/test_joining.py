@@ -18,7 +18,7 @@ from server.core.database.tables import nodes, tokens
 from server.core.errors import ConflictError, ForbiddenError, NotNamedError, UnauthenticatedError
 from server.jobs.attempts.finish import end_nodes
 from server.jobs.attempts.node_heartbeat import node_heartbeat
-from server.scheduler.supply.gone import HeldShare, end_shares
+from server.scheduler.supply.end_shares import HeldShare, end_shares
 from server.scheduler.supply.joining import register_pilot, store_check
 from server.scheduler.supply.rows import ONLINE_FOR
 from server.scheduler.supply.service import delete_source, end_request
@@ -307,7 +307,7 @@ def test_an_error_of_one_attempt_keeps_no_other_share(
         end_nodes(*arguments, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("server.scheduler.supply.gone.end_nodes", fails)
+        patch.setattr("server.scheduler.supply.end_shares.end_nodes", fails)
         site.describe(request_id, "ended", gone=True)
     assert f"attempt {attempt_id} is left out" in caplog.text
     assert [harness.attempt(each).state for each in (bad, good)] == ["running", "ended"]

@@ -126,7 +126,7 @@ def test_a_round_looks_at_a_part_and_the_next_one_at_the_rest(
     clock: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cleaning, "LOOKED_AT", 2)
+    monkeypatch.setattr(cleaning, "MAX_CONSIDERED", 2)
     _, supervisor = launched
     for number in range(5):
         clock.advance(1)  # ids of one moment have no order

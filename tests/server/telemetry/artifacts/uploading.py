@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from server.api.auth.tokens import hash_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import artifact_blocks, artifact_contents, artifacts
-from server.jobs.attempts.service import ReportedShare, authenticate_share
+from server.jobs.attempts.reports import ReportedShare, authenticate_share
 from server.telemetry.artifacts.uploads import store_block
 from tests.server.harness import Supervisor
 from tests.server.reports import chunk, send

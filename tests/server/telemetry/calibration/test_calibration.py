@@ -221,7 +221,7 @@ def test_other_writers_do_not_wait_for_a_fit(
 def test_runs_outlive_their_job_and_the_oldest_are_forgotten(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MOST_RUNS", 2)
+    monkeypatch.setattr(store, "MAX_RUNS", 2)
     harness.add_node()
     keeper = CalibrationKeeper(context)
     jobs = []

@@ -12,8 +12,8 @@ from server.api.auth.tokens import hash_token
 from server.app.factory import create_app
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes
-from server.jobs.attempts import service
-from server.jobs.attempts.service import AcceptedShares, authenticate_share
+from server.jobs.attempts import reports
+from server.jobs.attempts.reports import AcceptedShares, authenticate_share
 from server.telemetry.metrics.charts import chart
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock, Harness, Launched
@@ -96,7 +96,7 @@ def test_what_another_process_stored_in_between_is_stored_once(
 def test_the_share_that_has_not_reported_for_longest_makes_room(
     context: Context, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_ACCEPTED", 1)
+    monkeypatch.setattr(reports, "MAX_ACCEPTED", 1)
     harness.add_node("node-1", slots=2)
     jobs = [harness.submit(name=f"job-{number}") for number in range(2)]
     assert harness.place() == len(jobs)

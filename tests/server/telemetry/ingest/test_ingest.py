@@ -17,7 +17,7 @@ from server.core.context import Context
 from server.core.database.schema import metadata
 from server.core.database.tables import events, jobs
 from server.core.errors import ConflictError, InvalidRequestError, UnauthenticatedError
-from server.jobs.attempts.service import authenticate_share
+from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.ingest import parse
 from server.telemetry.logs.pages import page
 from server.telemetry.metrics.csv import csv_rows

@@ -15,7 +15,7 @@ from server.core.context import Context
 from server.core.database.tables import attempt_nodes, jobs
 from server.core.errors import ConflictError, InvalidRequestError, UnauthenticatedError
 from server.core.lifecycle import lock_job
-from server.jobs.attempts.service import ReportedShare, authenticate_shares
+from server.jobs.attempts.reports import ReportedShare, authenticate_shares
 from server.telemetry.ingest.receive import SentReport, store_report, store_together
 from server.telemetry.logs.pages import page
 from server.telemetry.metrics.charts import chart

@@ -207,7 +207,7 @@ def test_too_many_steps_are_folded_early(
     job: tuple[str, list[Supervisor]],
     files: Files,
 ) -> None:
-    monkeypatch.setattr(staging, "MOST_STAGED", 10)
+    monkeypatch.setattr(staging, "MAX_STAGED", 10)
     for rank in (0, 1):
         files.send(rank, [line(step, loss=1.0) for step in range(1, 21)])
     assert staged(harness) == 10
@@ -242,7 +242,7 @@ def test_a_report_rewrites_a_bounded_part_of_what_is_staged(
     files: Files,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(staging, "MOST_REWRITTEN", 100)
+    monkeypatch.setattr(staging, "MAX_REWRITTEN", 100)
     wide = {f"name-{number}": 1.0 for number in range(10)}
     files.send(1, [line(step, **wide) for step in range(1, 201)])
     before = staged(harness)

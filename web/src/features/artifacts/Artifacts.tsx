@@ -16,7 +16,7 @@ import { HistogramFigure } from "./HistogramFigure";
 import { ImageFigure } from "./ImageFigure";
 import { sequencesOf } from "./sequences";
 import { TablePreview } from "./TablePreview";
-import { MOST_BYTES } from "./tables";
+import { MAX_BYTES } from "./tables";
 import "./artifacts.css";
 
 export function Artifacts({ job }: { job: Job }) {
@@ -99,7 +99,7 @@ function Files({ jobId, rows }: { jobId: string; rows: readonly Artifact[] }) {
 
 function File({ jobId, row }: { jobId: string; row: Artifact }) {
   const [isOpen, setIsOpen] = useState(false);
-  const isTable = row.kind === "table" && (row.size ?? 0) <= MOST_BYTES;
+  const isTable = row.kind === "table" && (row.size ?? 0) <= MAX_BYTES;
   return (
     <>
       <tr>

@@ -17,7 +17,7 @@ export interface TableContent {
 export const SHOWN_ROWS = 50;
 export const SHOWN_COLUMNS = 30;
 /** Larger files are downloaded alone. */
-export const MOST_BYTES = 5 * 1024 * 1024;
+export const MAX_BYTES = 5 * 1024 * 1024;
 
 /** Return the first rows of a table; null for a file that holds none. */
 export function tableOf(text: string): TableContent | null {

@@ -10,7 +10,7 @@ import { Popover } from "@/shared/ui/Popover";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { checkpointQuery } from "./api";
 
-const MOST_SHOWN_FILES = 20;
+const MAX_SHOWN_FILES = 20;
 
 export function Details({ row }: { row: CheckpointView }) {
   const [isOpen, setOpen] = useState(false);
@@ -63,11 +63,11 @@ function Recorded({ id }: { id: string }) {
 
 /** A program's checkpoint: only its files are known. */
 function ProgramFiles({ files }: { files: readonly SavedFile[] }) {
-  const more = files.length - MOST_SHOWN_FILES;
+  const more = files.length - MAX_SHOWN_FILES;
   return (
     <Fact name="Files">
       <ul>
-        {files.slice(0, MOST_SHOWN_FILES).map((file) => (
+        {files.slice(0, MAX_SHOWN_FILES).map((file) => (
           <li key={file.path}>
             {file.path} <span className="muted">{bytes(file.size)}</span>
           </li>

@@ -1,7 +1,7 @@
 // Several jobs side by side: their curves over each other, one chart for each series.
 import { useCallback, useMemo, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
-import { MOST_COMPARED } from "@/shared/api/queries";
+import { MAX_COMPARED } from "@/shared/api/queries";
 import { formatOf } from "@/shared/format/series";
 import { FindJob } from "@/shared/job/FindJob";
 import { Button, ButtonLink } from "@/shared/ui/Button";
@@ -27,7 +27,7 @@ const EXPECTED = ["train/loss"];
 export function ComparePage() {
   const [view, change] = useCompareView();
   const ids = jobsOf(view);
-  const full = ids.length >= MOST_COMPARED ? `${MOST_COMPARED} jobs at most` : null;
+  const full = ids.length >= MAX_COMPARED ? `${MAX_COMPARED} jobs at most` : null;
   const add = (id: string) => change({ slots: withJob(view.slots, id) });
   return (
     <>
@@ -39,8 +39,8 @@ export function ComparePage() {
         </div>
       </header>
       {ids.length === 0 && <NoJobs />}
-      {ids.length > MOST_COMPARED && <TooMany ids={ids} change={change} />}
-      {ids.length > 0 && ids.length <= MOST_COMPARED && <Comparison view={view} change={change} />}
+      {ids.length > MAX_COMPARED && <TooMany ids={ids} change={change} />}
+      {ids.length > 0 && ids.length <= MAX_COMPARED && <Comparison view={view} change={change} />}
     </>
   );
 }
@@ -49,8 +49,8 @@ function NoJobs() {
   return (
     <EmptyState title="No job chosen">
       <p>
-        Add two to {MOST_COMPARED} jobs with the field above, or tick them in the list of jobs.
-        Their curves are drawn in the same charts.
+        Add two to {MAX_COMPARED} jobs with the field above, or tick them in the list of jobs. Their
+        curves are drawn in the same charts.
       </p>
       <ButtonLink look="primary" to="/jobs">
         Choose from the list
@@ -62,9 +62,9 @@ function NoJobs() {
 function TooMany({ ids, change }: { ids: readonly string[]; change: ChangeView }) {
   return (
     <EmptyState title={`${ids.length} jobs are too many`}>
-      <p>{MOST_COMPARED} is the most that one chart can show.</p>
-      <Button onClick={() => change({ slots: ids.slice(0, MOST_COMPARED) })}>
-        Compare the first {MOST_COMPARED}
+      <p>{MAX_COMPARED} is the most that one chart can show.</p>
+      <Button onClick={() => change({ slots: ids.slice(0, MAX_COMPARED) })}>
+        Compare the first {MAX_COMPARED}
       </Button>
     </EmptyState>
   );

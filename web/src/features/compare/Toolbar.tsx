@@ -4,7 +4,7 @@ import { plural } from "@/shared/format/numbers";
 import { AXIS_WORDS, type Axis } from "@/shared/ui/chart/axis";
 import { ChartToolbar } from "@/shared/ui/chart/ChartToolbar";
 import { Popover } from "@/shared/ui/Popover";
-import { type CompareView, MOST_NAMES } from "@/shared/url/pages";
+import { type CompareView, MAX_NAMES } from "@/shared/url/pages";
 import type { ChangeView } from "./view";
 
 interface ToolbarProps {
@@ -64,7 +64,7 @@ interface MetricChoiceProps {
 function MetricChoice({ known, names, onChange }: MetricChoiceProps) {
   const [ticked, setTicked] = useState(names);
   useEffect(() => setTicked(names), [names]);
-  const isFull = ticked.length >= MOST_NAMES;
+  const isFull = ticked.length >= MAX_NAMES;
   const toggle = (name: string) => {
     const isThere = ticked.includes(name);
     const next = isThere ? ticked.filter((each) => each !== name) : [...ticked, name];
@@ -85,7 +85,7 @@ function MetricChoice({ known, names, onChange }: MetricChoiceProps) {
           {name}
         </label>
       ))}
-      {isFull && <p className="muted">{plural(MOST_NAMES, "chart")} at most.</p>}
+      {isFull && <p className="muted">{plural(MAX_NAMES, "chart")} at most.</p>}
     </div>
   );
 }

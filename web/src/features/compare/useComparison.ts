@@ -1,7 +1,7 @@
 // The data of a comparison: first which series there are, then their curves; live while jobs run.
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { keys, MOST_COMPARED } from "@/shared/api/queries";
+import { keys, MAX_COMPARED } from "@/shared/api/queries";
 import { useRefresher } from "@/shared/api/refresh";
 import type { ComparedJob, StreamItem } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
@@ -13,7 +13,7 @@ export function useComparison(view: CompareView) {
   const slots = view.slots.join(",");
   const ids = useMemo(() => slots.split(",").filter((id) => id !== ""), [slots]);
   // Neither more jobs than the server takes, nor a series that it does not know, is asked for.
-  const asked = ids.length > MOST_COMPARED ? NONE : ids;
+  const asked = ids.length > MAX_COMPARED ? NONE : ids;
   const heads = useQuery(headsQuery(asked));
   const known = useMemo(() => namesOf(heads.data?.jobs ?? []), [heads.data]);
   const chosen = view.names?.join(",") ?? null;

@@ -1,7 +1,7 @@
 // The rows of the jobs table; only changed ones are drawn again.
 import { memo } from "react";
 import { Link } from "react-router";
-import { MOST_COMPARED } from "@/shared/api/queries";
+import { MAX_COMPARED } from "@/shared/api/queries";
 import type { JobState, JobSummary } from "@/shared/api/types";
 import { count, metric, NONE, numberOf, short } from "@/shared/format/numbers";
 import { duration } from "@/shared/format/time";
@@ -113,7 +113,7 @@ const JobRow = memo(function JobRow(props: JobRowProps) {
   return (
     <tr ref={measure} data-job={job.id} data-index={place} aria-rowindex={place + 2}>
       <td className="row-pick">
-        <label className="row-check" title={mayPick ? "Compare" : `${MOST_COMPARED} jobs at most`}>
+        <label className="row-check" title={mayPick ? "Compare" : `${MAX_COMPARED} jobs at most`}>
           <input
             type="checkbox"
             aria-label={`Compare ${job.name}`}

@@ -1,6 +1,6 @@
 // The jobs that were ticked to be compared; they stay ticked while the filter changes, and after Back.
 import { useCallback, useEffect, useMemo, useState } from "react";
-import { MOST_COMPARED } from "@/shared/api/queries";
+import { MAX_COMPARED } from "@/shared/api/queries";
 import { useStream } from "@/shared/stream/useStream";
 import { PICKED } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
@@ -23,7 +23,7 @@ export function usePicking(): [Picking, () => void] {
     },
   });
   const picking = useMemo(
-    () => ({ picked, isFull: picked.length >= MOST_COMPARED, toggle }),
+    () => ({ picked, isFull: picked.length >= MAX_COMPARED, toggle }),
     [picked, toggle],
   );
   return [picking, clear];

@@ -24,7 +24,7 @@ export interface LogName {
   rank: number;
 }
 
-const MOST_MATCHES = 2000;
+const MAX_MATCHES = 2000;
 const SEARCH_LIMIT = 1000;
 
 const keyOf = ({ jobId, attempt, rank }: LogName, ...more: readonly unknown[]) => [
@@ -172,7 +172,7 @@ export function useLogSearch(name: LogName, text: string): Matches {
     () => data?.pages.flatMap((page) => page.lines.map((line) => line.number)) ?? [],
     [data],
   );
-  const wantsMore = hasNextPage && lines.length < MOST_MATCHES;
+  const wantsMore = hasNextPage && lines.length < MAX_MATCHES;
   useEffect(() => {
     if (wantsMore && !isFetching && !isError) void fetchNextPage();
   }, [wantsMore, isFetching, isError, fetchNextPage]);

@@ -5,7 +5,7 @@ import { count, plural } from "@/shared/format/numbers";
 import { heldSlots } from "./holders";
 
 /** Colours that colour-blind people tell apart; what further jobs hold has a seventh. */
-const MOST_NAMED = 6;
+const MAX_NAMED = 6;
 
 export function HeldSlots({ nodes }: { nodes: readonly NodeView[] }) {
   const { holders, held, free, drained, withheld, total } = heldSlots(nodes);
@@ -16,8 +16,8 @@ export function HeldSlots({ nodes }: { nodes: readonly NodeView[] }) {
       </p>
     );
   }
-  const named = holders.slice(0, MOST_NAMED);
-  const others = holders.slice(MOST_NAMED);
+  const named = holders.slice(0, MAX_NAMED);
+  const others = holders.slice(MAX_NAMED);
   const rest = others.reduce((sum, { slots }) => sum + slots, 0);
   return (
     <section className="panel queue-held">

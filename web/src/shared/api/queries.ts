@@ -5,7 +5,7 @@ import { isUnauthenticated } from "./errors";
 import type { JobState, Session } from "./types";
 
 /** Jobs that can be told apart in one chart; the server takes no more. */
-export const MOST_COMPARED = 8;
+export const MAX_COMPARED = 8;
 
 /** Images, histograms, or `files`: all that is neither. */
 export type ArtifactGroup = "image" | "histogram" | "files";

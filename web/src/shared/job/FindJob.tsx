@@ -9,7 +9,7 @@ import { RelativeTime } from "@/shared/ui/RelativeTime";
 import "./FindJob.css";
 
 const TYPING_MILLISECONDS = 200;
-const MOST_SHOWN = 8;
+const MAX_SHOWN = 8;
 
 interface FindJobProps {
   /** What a choice does, such as `Add a job`. */
@@ -134,6 +134,6 @@ function useFound(typed: string, chosen: readonly string[], isOpen: boolean) {
     placeholderData: (last) => last,
   });
   const jobs = found.data?.pages.flatMap((page) => page.items) ?? [];
-  const others = jobs.filter((job) => !chosen.includes(job.id)).slice(0, MOST_SHOWN);
+  const others = jobs.filter((job) => !chosen.includes(job.id)).slice(0, MAX_SHOWN);
   return { jobs: others, isPending: found.isPending };
 }

@@ -1,10 +1,10 @@
 // The search parameters of every page. Links between pages are written by these too.
 
-import { legalSearch, MOST_COMPARED } from "@/shared/api/queries";
+import { legalSearch, MAX_COMPARED } from "@/shared/api/queries";
 import { jobStateValues, nextActionAimAnyOf0Values } from "@/shared/api/schema";
 import type { NextAction } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
-import { MOST_SMOOTHING } from "@/shared/ui/chart/values/smoothed";
+import { MAX_SMOOTHING } from "@/shared/ui/chart/values/smoothed";
 import {
   changed,
   decimalOf,
@@ -23,13 +23,13 @@ import {
 export const LOGIN = { code: text("code"), next: text("next") };
 
 const TAG = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
-const MOST_TAGS = 8;
+const MAX_TAGS = 8;
 const PROJECT = /^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$/;
 
 /** The filter of the jobs table; what the server would refuse is left out. */
 export const JOBS = {
   states: list("state", (found) => jobStateValues.filter((state) => found.includes(state))),
-  tags: list("tag", (found) => unique(found.filter((tag) => TAG.test(tag))).slice(0, MOST_TAGS)),
+  tags: list("tag", (found) => unique(found.filter((tag) => TAG.test(tag))).slice(0, MAX_TAGS)),
   project: param<string>(
     "project",
     (found) => (found !== null && PROJECT.test(found) ? found : ""),
@@ -44,9 +44,7 @@ export const JOBS = {
 
 /** The jobs that are ticked in the table, apart from its filter. */
 export const PICKED = {
-  picked: list("pick", (found) =>
-    unique(found.filter((id) => ID.test(id))).slice(0, MOST_COMPARED),
-  ),
+  picked: list("pick", (found) => unique(found.filter((id) => ID.test(id))).slice(0, MAX_COMPARED)),
 };
 
 /** The filter of the nodes. */
@@ -110,10 +108,10 @@ const TABS = [
 /** What a resume after a failure aims at; null for as before. */
 export type Aim = NextAction["aim"];
 
-/** Weight of the past in the moving average, 0 to `MOST_SMOOTHING`; 0 is none. */
+/** Weight of the past in the moving average, 0 to `MAX_SMOOTHING`; 0 is none. */
 const SMOOTHING = param<number>(
   "smooth",
-  (found) => Math.min(decimalOf(found) ?? 0, MOST_SMOOTHING),
+  (found) => Math.min(decimalOf(found) ?? 0, MAX_SMOOTHING),
   (weight) => (weight > 0 ? String(weight) : null),
 );
 
@@ -149,7 +147,7 @@ export const JOB = {
 
 export type JobView = ValuesOf<typeof JOB>;
 
-export const MOST_NAMES = 12;
+export const MAX_NAMES = 12;
 
 const ID = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
 const NAME = /^[^,\s\p{C}][^,\p{C}]*$/u;
@@ -172,7 +170,7 @@ export const COMPARE = {
     (found) =>
       found === null
         ? null
-        : unique(found.split(",").filter((name) => NAME.test(name))).slice(0, MOST_NAMES),
+        : unique(found.split(",").filter((name) => NAME.test(name))).slice(0, MAX_NAMES),
     (names) => names?.join(",") ?? null,
   ),
   axis: oneOf<Axis>("x", ["step", "tokens", "seconds"]),
@@ -195,7 +193,7 @@ function slotsOf(found: string): Slots {
   const ids = found.split(",").map((id) => (ID.test(id) ? id : null));
   const once = trimmed(ids.map((id, at) => (ids.indexOf(id) === at ? id : null)));
   // More places than colours: the empty ones go.
-  return once.length > MOST_COMPARED ? once.filter((id) => id !== null) : once;
+  return once.length > MAX_COMPARED ? once.filter((id) => id !== null) : once;
 }
 
 function unique(names: readonly string[]): string[] {

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
         numbers = {"RANK": str(sum(sizes[:node]) + local), "LOCAL_RANK": str(local)}
         ranks.append(subprocess.Popen(command, env=os.environ | world | numbers))
     while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     for rank in ranks:
         rank.send_signal(signal.SIGTERM)
     codes = [rank.wait() for rank in ranks]

@@ -4,10 +4,10 @@ import { count, percent, plural } from "@/shared/format/numbers";
 import { cx } from "@/shared/ui/cx";
 
 /** Above so many ranks or rounds only the text is shown. */
-const MOST_SQUARES = 16;
+const MAX_SQUARES = 16;
 
 export function BatchPartition({ batch }: { batch: BatchPlan }) {
-  const isDrawn = batch.dp <= MOST_SQUARES && batch.rounds <= MOST_SQUARES;
+  const isDrawn = batch.dp <= MAX_SQUARES && batch.rounds <= MAX_SQUARES;
   return (
     <>
       <h3>

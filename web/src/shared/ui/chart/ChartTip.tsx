@@ -7,7 +7,7 @@ import { type ChartCursor, useCursorPlace } from "./cursor";
 import { type Curve, type Extent, type Reading, readingAt } from "./curve";
 import { Swatch } from "./Swatch";
 
-const MOST_BRANCHES = 4;
+const MAX_BRANCHES = 4;
 
 interface ChartTipProps {
   chart: uPlot;
@@ -48,13 +48,13 @@ export function ChartTip(props: ChartTipProps) {
           isDetailed={isOnly || focus === curve.slot}
         />
       ))}
-      {branches.slice(0, MOST_BRANCHES).map(({ curve, reading }) => (
+      {branches.slice(0, MAX_BRANCHES).map(({ curve, reading }) => (
         <div key={curve.label} className="chart-tip-branch">
           {curve.label}: {textOf(reading, format)}
         </div>
       ))}
-      {branches.length > MOST_BRANCHES && (
-        <div className="chart-tip-branch">and {branches.length - MOST_BRANCHES} more branches</div>
+      {branches.length > MAX_BRANCHES && (
+        <div className="chart-tip-branch">and {branches.length - MAX_BRANCHES} more branches</div>
       )}
     </div>
   );

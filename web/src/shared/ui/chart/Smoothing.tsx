@@ -2,7 +2,7 @@
 import { useId } from "react";
 import { useDraft } from "@/shared/api/useSettled";
 import { fixed } from "@/shared/format/numbers";
-import { MOST_SMOOTHING } from "./values/smoothed";
+import { MAX_SMOOTHING } from "./values/smoothed";
 
 const REST_MILLISECONDS = 120;
 
@@ -24,7 +24,7 @@ export function Smoothing({ weight, onChange }: SmoothingProps) {
         id={id}
         type="range"
         min={0}
-        max={MOST_SMOOTHING}
+        max={MAX_SMOOTHING}
         step={0.01}
         value={dragged}
         onChange={(event) => setDragged(Number(event.target.value))}

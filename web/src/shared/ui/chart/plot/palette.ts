@@ -44,7 +44,7 @@ export function thickness(width: number): number {
   return Math.max(Math.round(width * uPlot.pxRatio), WHOLE);
 }
 
-const MOST_HEIGHTS = 100;
+const MAX_HEIGHTS = 100;
 
 /** On a logarithmic axis what is not positive lies below the frame. */
 export function pixel(chart: uPlot, place: number, value: number): [number, number] {
@@ -52,6 +52,6 @@ export function pixel(chart: uPlot, place: number, value: number): [number, numb
   const isBelow = chart.scales.y?.distr === 3 && value <= 0;
   const found = isBelow ? top + 2 * height : chart.valToPos(value, "y", true);
   // A canvas draws wrong lines to places that are millions of pixels away.
-  const far = MOST_HEIGHTS * height;
+  const far = MAX_HEIGHTS * height;
   return [chart.valToPos(place, "x", true), Math.min(Math.max(found, top - far), top + far)];
 }

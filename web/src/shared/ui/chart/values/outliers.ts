@@ -10,7 +10,7 @@ const SMOOTH = 4;
 /** A beginning falls by this factor at most from one bucket to the next: points may be sparse. */
 const STEEP = 100;
 /** A curve that has left its usual size smoothly is shown up to this many times that size. */
-const MOST_GROWTH = 100;
+const MAX_GROWTH = 100;
 /** The first bucket may hold most of a decay: it falls by this factor at most. */
 const STEEPEST = 1e5;
 /** Share of the buckets in which a curve begins: a warm-up may come before its decay. */
@@ -91,6 +91,6 @@ function outOfCourse(values: readonly number[], [from, to]: Stretch, usual: numb
     const isLast = at + 1 === values.length;
     return value <= floor(at - 1) && (isLast || value <= floor(at + 1));
   });
-  const isSmall = places.every((at) => (values[at] ?? 0) <= MOST_GROWTH * usual);
+  const isSmall = places.every((at) => (values[at] ?? 0) <= MAX_GROWTH * usual);
   return isSmooth && isSmall ? [] : places;
 }

@@ -2,7 +2,7 @@
 import type { Values } from "../curve";
 
 /** The greatest weight of the past. */
-export const MOST_SMOOTHING = 0.99;
+export const MAX_SMOOTHING = 0.99;
 
 /**
  * Return the exponential moving average, each value divided by the sum of its weights.

@@ -16,7 +16,7 @@ from server.scheduler.supply.rows import lock_source, open_requests
 from trainyard.protocol.node_sources.messages import USEFUL_SECONDS
 from trainyard.protocol.rest.nodes import Drain, Running
 
-LOOK_EVERY = timedelta(seconds=1)
+CHECK_EVERY = timedelta(seconds=1)
 USEFUL = timedelta(seconds=USEFUL_SECONDS)
 FAILED_PAUSE = timedelta(seconds=30)
 """Time for which a request is left out after an error."""
@@ -34,7 +34,7 @@ class LeaveKeeper:
     def run(self) -> int:
         """Look once a second, and return the number of nodes that begin to leave."""
         now = self._context.now()
-        if self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_EVERY:
+        if self._looked_at is not None and timedelta() <= now - self._looked_at < CHECK_EVERY:
             return 0
         self._looked_at = now
         node, request = nodes.c, node_requests.c

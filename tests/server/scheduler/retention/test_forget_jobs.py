@@ -17,8 +17,8 @@ from server.core.database.tables import checkpoints, events, jobs
 from server.jobs.checkpoints.service import set_pin
 from server.jobs.jobs.fork import fork
 from server.jobs.jobs.resume import resume
-from server.scheduler.retention import ended_jobs
-from server.scheduler.retention.ended_jobs import JobPruner, LogPruner
+from server.scheduler.retention import forget_jobs
+from server.scheduler.retention.forget_jobs import JobPruner, LogPruner
 from server.telemetry.goodput.holdings import SETTLED_AFTER, Settler
 from tests.actors import ADA
 from tests.server.harness import Harness
@@ -163,7 +163,7 @@ def test_a_large_job_goes_in_parts_and_the_next_round_goes_on(
     first, second = ended(harness, steps=90), ended(harness)
     settled(harness)
     harness.clock.advance(1000 * DAY)
-    monkeypatch.setattr(ended_jobs, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(forget_jobs, "ROWS_AT_ONCE", 10)
     ticks = iter(range(10_000))
     pruner = JobPruner(context, seconds=3, now=lambda: next(ticks))
     rounds = 0
@@ -200,14 +200,14 @@ def test_one_job_that_cannot_be_deleted_keeps_no_other(
     first, second = ended(harness), ended(harness)
     settled(harness)
     harness.clock.advance(1000 * DAY)
-    trimmed = ended_jobs._trimmed
+    trimmed = forget_jobs._trimmed
 
     def fails(connection: object, job_id: str) -> bool:
         if job_id == first:
             raise ValueError("a row cannot be read")
         return trimmed(connection, job_id)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ended_jobs, "_trimmed", fails)
+    monkeypatch.setattr(forget_jobs, "_trimmed", fails)
     assert JobPruner(context, seconds=60.0).prune() == 1
     assert job_ids(context) == [first]
     assert second

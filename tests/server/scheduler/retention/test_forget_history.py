@@ -15,8 +15,8 @@ from server.core.database.tables import events, sessions, tokens
 from server.core.events.store import NewEvent, append_event
 from server.core.settings import Settings
 from server.core.subject import Actor, Subject
-from server.scheduler.retention import history
-from server.scheduler.retention.history import EventPruner, forget_access, forget_slot_time
+from server.scheduler.retention import forget_history
+from server.scheduler.retention.forget_history import EventPruner, forget_access, forget_slot_time
 from tests.server.harness import Harness
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.nodes import NodeOnline
@@ -40,7 +40,7 @@ def test_old_events_go_and_those_of_a_job_stay(
 ) -> None:
     harness.add_node()
     job_id = harness.submit()
-    monkeypatch.setattr(history, "LOOKED_AT", 10)
+    monkeypatch.setattr(forget_history, "MAX_CONSIDERED", 10)
     for _ in range(15):
         happen(context, job_id=None)
         happen(context, job_id=job_id)

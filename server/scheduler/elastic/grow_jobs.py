@@ -44,7 +44,7 @@ from trainyard.spec.layout import Layout
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY = timedelta(seconds=5)
+CHECK_EVERY = timedelta(seconds=5)
 """Pause between two looks: a look parses the spec of each job that may grow."""
 LAST_ATTEMPTS = 5
 """Attempts whose start-up gives the cost of a restart."""
@@ -91,13 +91,13 @@ class Room:
         return replace(self, offers=offers, quotas=quotas)
 
 
-class Growth:
+class ElasticGrower:
     """Resizes running jobs, one at a time: no other one grows until it has its new slots."""
 
     def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
         self._context = context
         self._usage = usage
-        self._steps = Steps(self._look, clock=context.now, every=LOOK_EVERY)
+        self._steps = Steps(self._look, clock=context.now, every=CHECK_EVERY)
         self._rotation = Rotation()
 
     def run(self) -> int:

@@ -8,8 +8,13 @@ from sqlalchemy import func, insert, select
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import node_points
 from server.core.database.tables import nodes
-from server.scheduler.autoscaling import ended
-from server.scheduler.autoscaling.ended import KEPT, LOST, LOST_AFTER, forget_nodes, note_lost
+from server.scheduler.autoscaling.forget_nodes import (
+    KEPT,
+    LOST,
+    LOST_AFTER,
+    forget_nodes,
+    note_lost,
+)
 from server.scheduler.autoscaling.keeper import SupplyKeeper
 from server.scheduler.supply.service import delete_source
 from tests.actors import ADA
@@ -80,7 +85,7 @@ def test_nodes_of_a_deleted_source_are_forgotten(
 def test_many_nodes_are_forgotten_some_at_a_time(
     site: Site, context: Context, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr("server.scheduler.autoscaling.forget_nodes.FORGOTTEN_AT_ONCE", 2)
     for _ in range(3):
         site.describe(joined(site)[0], "ended", gone=True)
     clock.advance(KEPT.total_seconds() + 1)

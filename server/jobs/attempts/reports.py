@@ -30,7 +30,7 @@ from trainyard.spec.layout import Layout
 OUTPUT_TAKEN = timedelta(minutes=10)
 """Time after an attempt's end in which its token may still report output of its ranks."""
 
-MOST_ACCEPTED = 2048
+MAX_ACCEPTED = 2048
 """Shares that a process keeps between their reports; each takes a few kilobytes."""
 
 _lower = attempt_nodes.alias("lower_shares")
@@ -205,7 +205,7 @@ class AcceptedShares:
             share: the share on which the token of the report was accepted.
             acknowledged: bytes of files that are stored, as the reply names them.
         """
-        if len(self._shares) >= MOST_ACCEPTED:
+        if len(self._shares) >= MAX_ACCEPTED:
             del self._shares[next(iter(self._shares))]  # the one that has not reported for longest
         # Of a file of which nothing is stored the database has no offset.
         stored = share.acknowledged | {file: end for file, end in acknowledged.items() if end}

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from server.cluster.nodes.drain import set_drain
 from server.core.context import Context
 from server.core.database.tables import nodes
-from server.scheduler.autoscaling.leaving import LeaveKeeper
+from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
 from tests.actors import ADA
 from tests.server.harness import FakeClock
 from tests.server.scheduler.supply.site import Site, instance

@@ -15,7 +15,7 @@ from server.core.database.column_types import StoredRecord
 from server.core.database.rows import TypedRow
 from server.core.database.tables import jobs, operations
 from server.core.errors import UnreadableError
-from server.core.liveness import hearing
+from server.core.liveness import server_uptime
 from server.jobs.operations.queries import ARE_OPEN
 from server.scheduler.queue.groups import take_out
 from trainyard.protocol.operations import OperationKind, OperationTask
@@ -99,7 +99,7 @@ def _await_searches(
         return frozenset()
     now = context.now()
     with context.database.read() as connection:
-        offers, heard = read_offers(connection), hearing(connection, now)
+        offers, uptime = read_offers(connection), server_uptime(connection, now)
     able: list[AwaitedOperation] = []
     starting: list[tuple[AwaitedOperation, str]] = []
     for search in searches:
@@ -126,7 +126,7 @@ def _await_searches(
             )
     limit = now - timedelta(seconds=context.settings.recovery_seconds)
     # The search reports to an API server: its time counts only while one is up.
-    since = heard.up_since if heard is not None else now
+    since = uptime.up_since if uptime is not None else now
     return frozenset(s.job_id for s in able if max(s.awaited_since or now, since) > limit)
 
 

@@ -10,10 +10,10 @@ from server.core.context import Context
 from server.core.database.slot_tables import capacity_changes, holdings
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import events, jobs, nodes, sessions, tokens
-from server.scheduler.retention.ended_jobs import ROWS_AT_ONCE, delete_some
+from server.scheduler.retention.forget_jobs import ROWS_AT_ONCE, delete_some
 from trainyard.protocol.states import NodeRequestState
 
-LOOKED_AT = 5000
+MAX_CONSIDERED = 5000
 """Events that a round looks at."""
 TOKENS_KEPT = timedelta(days=30)
 """Time from the end of a token to the deletion of its row."""
@@ -33,7 +33,7 @@ class EventPruner:
             return 0
         limit = self._context.now() - timedelta(days=days)
         turn = select(events.c.id).where(events.c.id > self._last, events.c.at < limit)
-        these = turn.order_by(events.c.id).limit(LOOKED_AT).subquery()
+        these = turn.order_by(events.c.id).limit(MAX_CONSIDERED).subquery()
         of_none = or_(events.c.job_id.is_(None), ~exists().where(jobs.c.id == events.c.job_id))
         with self._context.database.read() as connection:
             last = connection.scalar(select(func.max(these.c.id)))

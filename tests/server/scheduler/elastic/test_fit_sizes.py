@@ -11,9 +11,9 @@ from server.cluster.placement.decide import Turns
 from server.cluster.placement.demand import QueuedJob
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel
-from server.scheduler.elastic import steps, waiting
+from server.scheduler.elastic import fit_sizes, steps
+from server.scheduler.elastic.fit_sizes import SizeFitter
 from server.scheduler.elastic.jobs import can_continue
-from server.scheduler.elastic.waiting import SizeFitter
 from server.scheduler.queue import heads
 from server.scheduler.rounds import reconcile
 from tests.actors import ADA
@@ -67,7 +67,7 @@ def test_each_size_is_tried_on_what_the_jobs_ahead_leave_and_these_are_placed_on
     harness.clock.advance(1)
     job_id = harness.submit(**WIDE)
     harness.place()
-    monkeypatch.setattr(waiting, "Turns", Counted)
+    monkeypatch.setattr(fit_sizes, "Turns", Counted)
     assert harness.fit() == 1
     assert sorted(taken) == sorted(ahead)
     assert harness.job(job_id).world_size == 3
@@ -86,7 +86,7 @@ def test_searches_rest_once_rounds_of_many_demands_do(
     monkeypatch.setattr(steps, "SECONDS_A_TICK", 60.0)
     monkeypatch.setattr(heads, "DEMANDS_AT_ONCE", 4)
     monkeypatch.setattr(heads, "FIRST_DEMANDS", 2)
-    monkeypatch.setattr(waiting, "Turns", Counted)
+    monkeypatch.setattr(fit_sizes, "Turns", Counted)
     harness.add_node("a", slots=3)
     for number in range(7):
         elsewhere = {"node_selector": {"zone": f"z{number}"}}

@@ -60,7 +60,7 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, Att
 ID_LENGTH = 26
 KEEP = "keep"
 """Tag of the jobs that no retention deletes."""
-LOOKED_AT = 500
+MAX_CONSIDERED = 500
 """Jobs, or attempts, that a round looks at."""
 ROWS_AT_ONCE = 500
 """Rows that a transaction deletes: other writers of SQLite wait for it."""
@@ -107,7 +107,7 @@ class JobPruner:
     def _due(self) -> Sequence[str]:
         """Return the next jobs that may be deleted, and move on to those after them."""
         ended = jobs.c.state.in_(sorted(TERMINAL_JOB_STATES)) & (jobs.c.id > self._last)
-        looked_at = select(jobs.c.id).where(ended).order_by(jobs.c.id).limit(LOOKED_AT)
+        looked_at = select(jobs.c.id).where(ended).order_by(jobs.c.id).limit(MAX_CONSIDERED)
         these = looked_at.subquery()
         of_these = jobs.c.id.in_(select(these.c.id))
         with self._context.database.read() as connection:
@@ -115,7 +115,7 @@ class JobPruner:
             due = select(jobs.c.id).where(of_these, self._may_go()).order_by(jobs.c.id)
             found = connection.scalars(due).all()
         if not found:
-            self._last = last if looked == LOOKED_AT else ""  # from the first one again
+            self._last = last if looked == MAX_CONSIDERED else ""  # from the first one again
         return found
 
     def _may_go(self) -> ColumnElement[bool]:
@@ -223,7 +223,7 @@ class LogPruner:
         if not days:
             return 0
         ended = (attempts.c.state == AttemptState.ENDED) & (attempts.c.id > self._last)
-        turn = select(attempts.c.id).where(ended).order_by(attempts.c.id).limit(LOOKED_AT)
+        turn = select(attempts.c.id).where(ended).order_by(attempts.c.id).limit(MAX_CONSIDERED)
         these = turn.subquery()
         old = and_(
             attempts.c.id.in_(select(these.c.id)),
@@ -237,7 +237,7 @@ class LogPruner:
             last, looked = connection.execute(select(func.max(these.c.id), func.count())).one()
             found = connection.scalars(select(attempts.c.id).where(old)).all()
         if not found:
-            self._last = last if looked == LOOKED_AT else ""
+            self._last = last if looked == MAX_CONSIDERED else ""
             return 0
         with self._context.database.write() as connection:
             of_these = log_blocks.c.attempt_id.in_(found)
