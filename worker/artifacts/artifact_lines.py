@@ -20,8 +20,8 @@ MAX_LINES = 20_000
 """Lines of one node, after which no artifact is reported."""
 COLLECTED = -1
 """In place of the number of a process: the supervisor's own."""
-OUTPUT_LOST = "output"
-"""In place of a reason: that output of ranks was given up."""
+OUTPUT_LOST = "output: "
+"""Before a reason, in what is noted: that output of ranks was given up by it."""
 
 
 class ArtifactLines:
@@ -121,7 +121,7 @@ class ArtifactLines:
     def _count(self, process: int, end: int, name: str | None, dropped: str | None) -> None:
         self.count += 1
         if dropped is not None:
-            self.noted.add(OUTPUT_LOST if name is None else dropped)
+            self.noted.add(OUTPUT_LOST + dropped if name is None else dropped)
         if process == COLLECTED and name is not None:
             self.collected.add(name)
         self.offsets[process] = max(self.offsets.get(process, 0), end)

@@ -118,8 +118,8 @@ class ArtifactUploader:
         return bool(names)
 
     def note_lost_output(self, reason: DropReason) -> None:
-        """Have the server append the event that output of ranks was given up, once an attempt."""
-        if OUTPUT_LOST in self.lines.noted:
+        """Have the server append the event that output was given up, one for each reason."""
+        if OUTPUT_LOST + reason in self.lines.noted:
             return
         try:
             self.lines.append(ArtifactLine(process=COLLECTED, end=0, record=None, dropped=reason))

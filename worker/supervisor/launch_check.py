@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from signal import SIGTERM, Signals
+from signal import SIGTERM
 
 from trainyard.protocol.node_samples import DRIVER_SILENT, unlisted
 from trainyard.run.failures import Failure, FailureReason
@@ -17,6 +17,7 @@ from worker.node.files import read_record, tail
 from worker.node.hardware.accelerators import sample_once
 from worker.node.hardware.foreign import without_own
 from worker.node.node_store import LaunchRecord, NodeStore
+from worker.node.rank_wrapper import signal_name
 from worker.supervisor.exit_classification import without_claims
 from worker.supervisor.orders import Orders
 
@@ -25,8 +26,6 @@ logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 30.0
 """Time in which the driver has to answer; the worker holds it open, so that it is not cold."""
 CHECK_SECONDS = 600.0
-SIGNAL_SECONDS = 3.0
-"""Time in which a SIGTERM to every process of a node reaches the last of them."""
 REMEDY = (
     "None is needed: the slots are withheld until their devices can be used, and the next attempt "
     "uses others."
@@ -76,16 +75,9 @@ class InputCheck:
         return self._status is not None or self._is_late
 
     def refusal(self, orders: Orders) -> Failure | None:
-        """Return why the ranks cannot run; None where the check was ended because the node leaves.
-
-        The SIGTERM that ended the check can reach this process a moment later.
-        """
-        if self._status == -SIGTERM:
-            until = time.monotonic() + SIGNAL_SECONDS
-            while not orders.leave and time.monotonic() < until:
-                time.sleep(0.05)
-            if orders.leave:
-                return None
+        """Return why the ranks cannot run; None where the check was ended as the node leaves."""
+        if self._status == -SIGTERM and orders.leaves_soon():
+            return None
         return self._failure()
 
     def _failure(self) -> Failure | None:
@@ -105,7 +97,7 @@ class InputCheck:
         error = read_record(run.check_error, Failure, owner=run.writer)
         if error is not None:
             return replace(without_claims(error, of_program=False), rank=None, node=node)
-        signal = Signals(-status).name if status < 0 else None
+        signal = signal_name(-status) if status < 0 else None
         end = f"ended with status {status}" if signal is None else f"was ended by {signal}"
         return Failure(
             reason=reason if signal is None else FailureReason.LAUNCH_ERROR,

@@ -22,6 +22,12 @@ from worker.node.node_store import WorkerRun
 
 logger = logging.getLogger(__name__)
 
+SIGNAL_SECONDS = 3.0
+"""Time in which a SIGTERM to every process of a node reaches the last of them."""
+GRACE_SECONDS = 3.0
+"""Time that the others get to write their errors after the first abnormal end."""
+LEAVING_SECONDS = 10.0
+"""Time that the launcher gets to end after its ranks."""
 LAST_REPORT_SECONDS = 2.0
 """Time before the end of the machine that is kept for the report of the exit."""
 
@@ -46,6 +52,7 @@ class Orders:
         self.outrun = False
         """Whether the server refused a report because another attempt is current."""
         self._hurried_at: float | None = None
+        self._leaves_by: float | None = None  # monotonic
 
     def uploads_until(self, grace_seconds: float) -> float | None:
         """Return the Unix time until which the end may wait for uploads; None without a limit.
@@ -70,6 +77,18 @@ class Orders:
     def leave(self) -> bool:
         """Whether the ranks are to end, with or without a save."""
         return self.leave_now or self.preempted or self.desired is DesiredState.STOP
+
+    def leaves_soon(self) -> bool:
+        """Return whether the ranks are to end, once the signal of it has had time to arrive.
+
+        Slurm sends SIGTERM to every process of a step. A process that it has ended is no fault
+        where the same signal reaches this one a moment later. All calls together wait once.
+        """
+        if self._leaves_by is None:
+            self._leaves_by = time.monotonic() + SIGNAL_SECONDS
+        while not self.leave and time.monotonic() < self._leaves_by:
+            time.sleep(0.05)
+        return self.leave
 
     def obey(self, reply: ReportReply) -> None:
         """Take the orders of a reply: a level, so that a repeated order changes nothing.
@@ -164,3 +183,31 @@ class StopOfProgram:
         deadline = stop_deadline(self._run)
         left = math.inf if deadline is None else max(0.0, deadline - time.time())
         return min(self._grace_seconds, left)
+
+
+class Leaving:
+    """Grants time: to other ranks after a failure, to the launcher when its ranks have ended."""
+
+    def __init__(self) -> None:
+        self._failed_at: float | None = None
+        self._over_at: float | None = None
+        self._ended_at: float | None = None
+
+    def is_over(self, seen: Observation) -> bool:
+        """Return whether nothing further is waited for; call it with each observation."""
+        now = time.monotonic()
+        if seen.failed and self._failed_at is None:
+            self._failed_at = now
+        if seen.over and self._over_at is None:
+            self._over_at = now
+        if seen.ended and self._ended_at is None:
+            self._ended_at = now
+        return (
+            (seen.ended and (seen.settled or _since(self._ended_at, now) > GRACE_SECONDS))
+            or (seen.failed and (seen.over or _since(self._failed_at, now) > GRACE_SECONDS))
+            or _since(self._over_at, now) > LEAVING_SECONDS
+        )
+
+
+def _since(then: float | None, now: float) -> float:
+    return 0.0 if then is None else now - then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 
 from trainyard.protocol.worker_messages import Identity
@@ -53,6 +54,7 @@ def report_orphan(
             processes=share.processes_of_program,
             event_tail=event_tail_of(share),
             artifacts=artifacts,
+            log_held_bytes=sys.maxsize,  # the logs grow no more, and the server may have them
         ),
     )
     uploading = threading.Thread(target=artifacts.upload_until_over, name="uploader")

@@ -170,6 +170,7 @@ class Reporter:
 
     def _make(self) -> Report:
         over = self._exit  # read first: what is drained afterwards is all that there will be
+        self._spool.make_room()  # also while no report arrives, or one without chunks is due
         provenance = self._provenance()
         facts = None if provenance is not None else self._facts(is_last=over is not None)
         # Alone: together with chunks it may be too large, and a refusal would leave the fault open.

@@ -208,7 +208,6 @@ class Spool:
         had written when the event was seen: the server has their points up to the step of a commit
         when it takes the commit.
         """
-        self._make_room()
         if self._event_tail is not None:
             self._event_tail.convert()
         metrics, events = self._records
@@ -260,7 +259,7 @@ class Spool:
             self._barrier = _Barrier(end, sizes)
         return self._barrier
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Free what logs may not hold; give up artifacts, then logs, on a disk with little room."""
         self._free_logs(self._kept, self._held, reason="spool_full")
         if self._artifacts is None or not is_low(self._root):

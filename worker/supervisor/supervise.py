@@ -33,7 +33,7 @@ from worker.supervisor.event_tail import event_tail_of
 from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
 from worker.supervisor.launch_check import InputCheck, unusable_devices, without_devices
-from worker.supervisor.orders import Orders, StopOfProgram
+from worker.supervisor.orders import Leaving, Orders, StopOfProgram
 from worker.supervisor.orphan_report import report_orphan
 from worker.supervisor.reporter import Reporter
 from worker.supervisor.shell_runs import ShellRuns
@@ -41,10 +41,6 @@ from worker.supervisor.spool import Spool
 
 logger = logging.getLogger(__name__)
 
-GRACE_SECONDS = 3.0
-"""Time that the others get to write their errors after the first abnormal end."""
-LEAVING_SECONDS = 10.0
-"""Time that the launcher gets to end after its ranks."""
 LONG_POLL_SECONDS, SHORT_POLL_SECONDS = 0.25, 0.02
 
 
@@ -153,6 +149,9 @@ class Supervisor:
 
     def _findings(self, fault: Failure | None) -> Findings:
         self._seen = self._launcher.observe()
+        first = next((end for end in self._seen.exits if end.exit_code != 0), None)
+        if first is not None and first.signal == "SIGTERM":
+            self._orders.leaves_soon()
         of_program = self._share.runs_program
         outcome, error = last_words(self._run, of_program=of_program)
         exits = self._seen.exits if of_program else ()
@@ -216,7 +215,9 @@ class Supervisor:
         if unusable := unusable_devices(self._launch):
             self._reporter.withhold(unusable)
             return without_devices(self._launch.node, unusable)
-        return self._launcher.prepare()
+        checked = self._launcher.prepare()
+        # The signal by which this node leaves may have ended a child that prepares the launch.
+        return () if isinstance(checked, Failure) and self._orders.leave else checked
 
     def _launch_ranks(self, command: Sequence[str]) -> Failure | None:
         """Run check and ranks, one after the other or at once; return the own findings."""
@@ -258,7 +259,7 @@ class Supervisor:
     def _train(self, check: InputCheck | None) -> Failure | None:
         """Watch the ranks until they end or must be ended; return the supervisor's own findings."""
         self._hang_watch.restart()
-        leaving, stacks_requested = _Leaving(), False
+        leaving, stacks_requested = Leaving(), False
         while not self._orders.leave_now:
             self._seen = seen = self._launcher.observe()
             if seen.failed and not stacks_requested:
@@ -361,33 +362,6 @@ def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
         return report_orphan(run, launch, own_identity(), launcher)
     supervisor.supervise()
     return supervisor.over
-
-
-class _Leaving:
-    """Grants time: to other ranks after a failure, to the launcher when its ranks have ended."""
-
-    def __init__(self) -> None:
-        self._failed_at: float | None = None
-        self._over_at: float | None = None
-        self._ended_at: float | None = None
-
-    def is_over(self, seen: Observation) -> bool:
-        now = time.monotonic()
-        if seen.failed and self._failed_at is None:
-            self._failed_at = now
-        if seen.over and self._over_at is None:
-            self._over_at = now
-        if seen.ended and self._ended_at is None:
-            self._ended_at = now
-        return (
-            (seen.ended and (seen.settled or _since(self._ended_at, now) > GRACE_SECONDS))
-            or (seen.failed and (seen.over or _since(self._failed_at, now) > GRACE_SECONDS))
-            or _since(self._over_at, now) > LEAVING_SECONDS
-        )
-
-
-def _since(then: float | None, now: float) -> float:
-    return 0.0 if then is None else now - then
 
 
 def _sleep(seconds: float, *, wake_fd: int, pidfds: Iterable[int]) -> None:

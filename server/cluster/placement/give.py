@@ -27,7 +27,8 @@ def give(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Assign each operation, in order, to the node with the fewest held slots; one a node.
 
-    One that a node did not begin goes to the next node by name, so that it tries each in turn.
+    One that a node did not begin goes to the next node by name, so that it tries each in turn, and
+    waits for another one that is busy.
 
     Args:
         queue: operations by precedence.
@@ -43,6 +44,8 @@ def give(
         able = eligible_for(operation.demand, offers)
         idle = [o for o in able if len(o.free) == o.slots] if operation.needs_idle_node else able
         fit = [o for o in idle if o.node not in busy and o.node not in given.values()]
+        if len(idle) > 1:
+            fit = [offer for offer in fit if offer.node != operation.unclaimed_by]
         if fit:
             given[operation.id] = _next_node(operation, fit)
         else:

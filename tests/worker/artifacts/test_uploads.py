@@ -288,16 +288,17 @@ def test_a_full_disk_takes_artifacts_first_then_logs_and_never_metrics(
         run.log_image("late", memoryview(bytes(3)).cast("B", (1, 1, 3)))
         run.log({"train/loss": 2.0}, step=2)
         run.flush()
+        found.spool.make_room()
         chunks = {each.file: each for each in found.spool.chunks()}
         assert content(chunks["metrics"]).count(b"\n") == 2
         assert found.content_files == []
         assert log.stat().st_blocks * 512 > 7 * MIB  # what artifacts took was enough
         fill(filler)
-        found.spool.chunks()
+        found.spool.make_room()
         assert log.stat().st_blocks * 512 < MIB
         assert log.stat().st_size == 8 * MIB
         turn(found.uploads, FakeApi())
-        found.spool.chunks()
+        found.spool.make_room()
         lines = written(found.share.run)
         assert [(line.record is None, line.dropped) for line in lines] == [
             (True, "disk_full"),  # logs
@@ -317,7 +318,7 @@ def test_logs_that_wait_for_the_server_take_no_more_than_they_may(share: Share) 
     for size in (held, held + kept, held + 3 * kept):
         with log.open("ab") as file:
             file.write(b"x" * (size - file.tell()))
-        spool.chunks()  # for reports that never arrive
+        spool.make_room()  # for reports that never arrive
         assert [line.dropped for line in written(share.run)] == ["spool_full"] * (size > held)
     assert log.stat().st_blocks * 512 <= held
 

@@ -130,6 +130,26 @@ def test_a_server_that_insists_on_not_knowing_an_attempt_is_believed(
     assert time.monotonic() - started >= 0.5
 
 
+def test_logs_hold_to_their_limit_while_reports_bring_no_chunks(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "UNKNOWN_SECONDS", 0.5)
+    attempt = place.attempt(place.grant())
+    prepare_run(place.local, attempt.id, attempt.seen.claim)
+    launch = read_record(attempt.run.launch, LaunchRecord)
+    assert launch is not None
+    Path(attempt.run.provenance).write_text(json.dumps(to_plain(PROVENANCE)))
+    log, kept, held = Path(attempt.run.log(0)), 16 * 1024, 128 * 1024
+    log.write_bytes(b"x" * (held + kept))
+    place.server.attempts.clear()
+    orders = Orders(attempt.run, leads=True)
+    spool = Spool(attempt.run, ranks=range(2), log_kept_bytes=kept, log_held_bytes=held)
+    reporter.Reporter(
+        attempt.run, launch, identity=own_identity(), orders=orders, spool=spool
+    ).report_until_over()
+    assert log.read_bytes() == b"\0" * kept + b"x" * held
+
+
 def test_a_server_that_lost_bytes_gets_them_again(place: Place) -> None:
     attempt = place.start(stand_in="chatter")
     wait_for(lambda: len(attempt.log()) > 10_000, "output")

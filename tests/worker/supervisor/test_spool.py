@@ -78,7 +78,7 @@ def test_what_the_server_has_gives_its_disk_space_back(run: WorkerRun) -> None:
     spool = Spool(run, ranks=[0], log_kept_bytes=kept)
     before = path.stat()
     spool.acknowledge({"log:0": kept * 4})
-    spool.chunks()
+    spool.make_room()
     after = path.stat()
     assert after.st_size == before.st_size
     assert after.st_blocks <= before.st_blocks // 2
@@ -94,10 +94,10 @@ def test_what_the_server_lacks_keeps_its_space_up_to_a_limit(run: WorkerRun) -> 
     path = Path(run.log(0))
     path.write_bytes(b"x" * held)
     spool = Spool(run, ranks=[0], log_kept_bytes=kept, log_held_bytes=held)
-    spool.chunks()
+    spool.make_room()
     assert path.read_bytes() == b"x" * held
     path.write_bytes(b"x" * (held + kept * 2))
-    spool.chunks()  # no answer of the server is needed
+    spool.make_room()  # no answer of the server is needed
     assert path.read_bytes() == b"\0" * kept * 2 + b"x" * held
 
 

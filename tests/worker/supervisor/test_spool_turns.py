@@ -128,7 +128,7 @@ def test_space_comes_back_in_stretches_of_what_is_kept(run: WorkerRun) -> None:
     freed = []
     for acknowledged in (3, 4, 7, 8, 9, 20):
         spool.acknowledge({"log:0": acknowledged * BLOCK})
-        spool.chunks()
+        spool.make_room()
         freed.append(zeros(path) // BLOCK)
     assert freed == [0, 4, 4, 8, 8, 16]
     assert path.stat().st_size == 20 * BLOCK
@@ -139,7 +139,7 @@ def test_records_keep_every_byte(run: WorkerRun) -> None:
     path.write_bytes(b"{}\n" * 20 * BLOCK)
     spool = Spool(run, ranks=[], log_kept_bytes=BLOCK, log_held_bytes=BLOCK)
     spool.acknowledge({"metrics": path.stat().st_size})
-    spool.chunks()
+    spool.make_room()
     assert zeros(path) == 0
 
 

@@ -1,4 +1,4 @@
-"""A signal that ends the check of spec and input is no fault of the input."""
+"""SIGTERM to every process of a step reaches the supervisor perhaps last; it is a preemption."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import Attempt, Place, wait_for
+from trainyard.run.directory import Phase
 
 
 def check_of(attempt: Attempt) -> int:
@@ -40,9 +41,16 @@ def test_sigterm_to_the_check_and_the_supervisor_is_a_preemption(
     assert record.failure.reason == "preempted", record.failure.message
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (signal.SIGTERM, "SIGTERM"),
+        (signal.SIGKILL, "SIGKILL"),
+        (signal.SIGRTMIN + 1, "SIGRTMIN+1"),
+    ],
+)
 def test_a_check_that_a_signal_ends_has_found_nothing_in_the_input(
-    place: Place, number: signal.Signals
+    place: Place, number: int, name: str
 ) -> None:
     attempt = place.start(stand_in="check_lasts")
     os.kill(check_of(attempt), number)
@@ -50,5 +58,19 @@ def test_a_check_that_a_signal_ends_has_found_nothing_in_the_input(
     assert record.ranks == ()
     failure = record.failure
     assert failure is not None
-    assert (failure.reason, failure.signal) == ("launch_error", number.name)
-    assert failure.message == f"the check of spec and input was ended by {number.name}"
+    assert (failure.reason, failure.signal) == ("launch_error", name)
+    assert failure.message == f"the check of spec and input was ended by {name}"
+
+
+def test_ranks_that_the_signal_ends_before_it_reaches_the_supervisor_are_preempted(
+    place: Place,
+) -> None:
+    attempt = place.start(stand_in="sleep")
+    attempt.phase(Phase.TRAINING)
+    for pid in attempt.processes:
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.5)
+    os.kill(attempt.pid, signal.SIGTERM)
+    failure = attempt.exit().failure
+    assert failure is not None
+    assert failure.reason == "preempted", failure.message
