@@ -228,9 +228,14 @@ def _enter_recovered(
     further = (attempts.c.id == attempt_id) & (attempts.c.last_step < last)
     # First: retention looks at the lineage, which ends with the attempt's last step.
     connection.execute(update(attempts).where(further).values(last_step=last))
-    node = operation.node
     record_commits(
-        *(context, connection, attempt_id, found), actor=RECOVERY, measure=measure, found_by=node
+        context,
+        connection,
+        attempt_id,
+        found,
+        actor=RECOVERY,
+        measure=measure,
+        found_by=operation.node,
     )
 
 

@@ -48,7 +48,7 @@ def apply_run_events(incoming: IncomingReport) -> None:
         match event:
             case Manifest() | ProgramManifest():
                 record_commits(
-                    *(context, connection, attempt_id, [event]), actor=TRAINER, measure=measure
+                    context, connection, attempt_id, [event], actor=TRAINER, measure=measure
                 )
             case SaveSettled():
                 if record_stall(connection, attempt_id, event):
