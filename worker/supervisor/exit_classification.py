@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from signal import Signals
 from typing import Literal
@@ -224,13 +225,13 @@ def _last_save(saved: str | None, step: int | None) -> str:
 
 
 def _failure_of_ranks(found: Findings) -> Failure:
-    first = next((end for end in found.ranks if end.exit_code != 0), None)
+    first = first_failure(found.ranks)
     if first is None:
         if found.error is not None:
             return replace(found.error, node=found.node)
         message = "the ranks ended without an outcome"
         return Failure(reason=_usual_reason(found), message=message, node=found.node)
-    signal = signal_of(first, found)
+    signal = signal_of(first, of_program=found.program_ranks is not None)
     if found.preempted and signal == "SIGTERM":
         return _preempted(found)
     # A rank that was killed is the cause, and what the others wrote about it is not; of ranks that
@@ -241,19 +242,25 @@ def _failure_of_ranks(found: Findings) -> Failure:
     return _failure_of(first, found)
 
 
-def signal_of(end: RankExit, found: Findings) -> str | None:
+def first_failure(ranks: Iterable[RankExit]) -> RankExit | None:
+    """Return the first end that is no success, of ends in the order in which they came."""
+    return next((end for end in ranks if end.exit_code != 0), None)
+
+
+def signal_of(end: RankExit, *, of_program: bool) -> str | None:
     """Return the signal that ended a rank, also that of a child whose end a program passes on.
 
     Shells and containers end with 128 plus the number of the signal that ended what they ran.
     """
     passed_on = (end.exit_code or 0) - 128
-    if found.program_ranks is not None and passed_on in PASSED_ON:
+    if of_program and passed_on in PASSED_ON:
         return Signals(passed_on).name
     return end.signal
 
 
 def _failure_of(first: RankExit, found: Findings) -> Failure:
-    reason, signal = _usual_reason(found), signal_of(first, found)
+    reason = _usual_reason(found)
+    signal = signal_of(first, of_program=found.program_ranks is not None)
     if first.signal is not None:
         message = f"rank {first.rank} (pid {first.pid}) was ended by {first.signal}"
     elif first.exit_code is not None:

@@ -30,7 +30,12 @@ from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
 from worker.node.users import RankUser
 from worker.supervisor.event_tail import event_tail_of
-from worker.supervisor.exit_classification import Findings, last_words
+from worker.supervisor.exit_classification import (
+    Findings,
+    first_failure,
+    last_words,
+    signal_of,
+)
 from worker.supervisor.hang import HangWatch, PositionWatch, request_stacks
 from worker.supervisor.launch_check import InputCheck, unusable_devices, without_devices
 from worker.supervisor.orders import Leaving, Orders, StopOfProgram
@@ -149,13 +154,12 @@ class Supervisor:
 
     def _findings(self, fault: Failure | None) -> Findings:
         self._seen = self._launcher.observe()
-        first = next((end for end in self._seen.exits if end.exit_code != 0), None)
-        if first is not None and first.signal == "SIGTERM":
-            self._orders.leaves_soon()
         of_program = self._share.runs_program
+        first = first_failure(self._seen.exits)
+        if first is not None and signal_of(first, of_program=of_program) == "SIGTERM":
+            self._orders.leaves_soon()
         outcome, error = last_words(self._run, of_program=of_program)
-        exits = self._seen.exits if of_program else ()
-        failing = next((end.rank for end in exits if end.exit_code != 0), None)
+        failing = None if first is None or not of_program else first.rank
         return Findings(
             node=self._launch.node,
             desired=self._orders.desired,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.worker.conftest import Attempt, Place, wait_for
+from tests.worker.launchers.process_launcher import PROGRAM
 from trainyard.run.directory import Phase
 
 
@@ -18,9 +21,10 @@ def check_of(attempt: Attempt) -> int:
 
     def look() -> int | None:
         for pid in attempt.processes:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"check_lasts" in words and b"check" in words:
-                return pid
+            with suppress(OSError):  # it has just ended
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"check_lasts" in words and b"check" in words:
+                    return pid
         return None
 
     return wait_for(look, "check")
@@ -74,3 +78,20 @@ def test_ranks_that_the_signal_ends_before_it_reaches_the_supervisor_are_preempt
     failure = attempt.exit().failure
     assert failure is not None
     assert failure.reason == "preempted", failure.message
+
+
+def test_a_signal_that_a_shell_passes_on_counts_as_that_of_its_program(place: Place) -> None:
+    place.local = replace(place.local, allow_code=True)
+    script = "echo runs; sleep 600; exit $?"
+    program = {"command": ["sh", "-c", script], "launcher": "command"}
+    attempt = place.start(launcher=PROGRAM, ranks=1, program=program)
+    wait_for(lambda: "runs" in attempt.log(0), "start of the program")
+    for pid in attempt.processes:
+        if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+            os.kill(pid, signal.SIGTERM)
+    time.sleep(0.5)
+    os.kill(attempt.pid, signal.SIGTERM)
+    record = attempt.exit()
+    assert [end.exit_code for end in record.ranks] == [143]
+    assert record.failure is not None
+    assert record.failure.reason == "preempted", record.failure.message
