@@ -40,14 +40,20 @@ def give(
     """
     given: dict[str, str] = {}
     waiting: dict[str, str] = {}
+    taken = set(busy)
+    eligible: dict[Demand, list[Offer]] = {}  # most operations need the same
     for operation in queue:
-        able = eligible_for(operation.demand, offers)
+        demand = operation.demand
+        if demand not in eligible:
+            eligible[demand] = eligible_for(demand, offers)
+        able = eligible[demand]
         idle = [o for o in able if len(o.free) == o.slots] if operation.needs_idle_node else able
-        fit = [o for o in idle if o.node not in busy and o.node not in given.values()]
+        fit = [offer for offer in idle if offer.node not in taken]
         if len(idle) > 1:
             fit = [offer for offer in fit if offer.node != operation.unclaimed_by]
         if fit:
             given[operation.id] = _next_node(operation, fit)
+            taken.add(given[operation.id])
         else:
             waiting[operation.id] = why_operation_waits(operation.demand, able, idle, offers=offers)
     return given, waiting
