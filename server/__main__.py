@@ -46,13 +46,15 @@ def api(context: Context) -> int:
 
 def scheduler(context: Context) -> int:
     """Place jobs and watch leases until SIGTERM."""
-    from server.scheduler.rounds.loop import run  # only this process needs Celery
+    # Only this process needs Celery.
+    from server.app.periodic_work import periodic_work
+    from server.scheduler.rounds.loop import run
 
     try:
         broker_url = context.settings.whole_broker_url()
     except ValueError as error:
         return _refused(error)
-    run(context, broker_url=broker_url)
+    run(context, periodic_work, broker_url=broker_url)
     return 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from server.app.factory import openapi_text
+from tools.periodic_docs import periodic_markdown
 from tools.spec_docs import environment_markdown, job_schema_text, spec_markdown
 from tools.strategy_docs import strategy_markdown
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A line for each generated file: its path, and the function that returns its text.
 GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/environment.md": environment_markdown,
+    "docs/periodic.md": periodic_markdown,
     "docs/spec.md": spec_markdown,
     "docs/strategy.md": strategy_markdown,
     "tests/library/spec/job.schema.json": job_schema_text,

@@ -16,13 +16,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
 
 from benchmarks.control_plane.reports import ReportMaker
 from benchmarks.control_plane.servers import (
@@ -37,15 +37,17 @@ from benchmarks.control_plane.servers import (
 )
 from benchmarks.report import emit
 from benchmarks.simulator.cluster import add_nodes
+from server.app.periodic_tasks import FORGET_JOBS, SETTLE
 from server.core.context import Context, SystemClock
 from server.core.database.schema import metadata
 from server.core.database.slot_tables import holdings
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.periodic import EACH_ROUND, PeriodicWork
 from server.jobs.attempts.claim import claim
 from server.scheduler.retention.forget_jobs import JobPruner
 from server.scheduler.rounds.dispatch import Message
 from server.scheduler.rounds.round import Placer
-from server.telemetry.goodput.holdings import SETTLE_PAUSE, SETTLED_AFTER, Settler
+from server.telemetry.goodput.holdings import SETTLED_AFTER, Settler
 from trainyard.protocol.worker_messages import WorkerIdentity
 
 REPORTS, STEPS_A_REPORT, LINES_A_REPORT = 4, 50, 100
@@ -82,6 +84,10 @@ class _Ahead:
     def now(self) -> datetime:
         """Return its time."""
         return SystemClock().now() + self.by
+
+    def monotonic(self) -> float:
+        """Return the seconds of its time."""
+        return self.now().timestamp()
 
 
 @dataclass(frozen=True)
@@ -190,24 +196,32 @@ def _prune(context: Context) -> dict[str, float]:
     begin = time.perf_counter()
     while _count(context, select(holdings.c.job_id).where(holdings.c.spent.is_(None))):
         settler.run()
-        clock.by += SETTLE_PAUSE
+        clock.by += timedelta(seconds=SETTLE.every_seconds)
     settled = time.perf_counter() - begin
     clock.by += LATER
-    pruner, deleted, rounds = JobPruner(ahead), 0, 0
+    rounds, number = 0, _number(context)
+    pruning = PeriodicWork(
+        time.monotonic, {replace(FORGET_JOBS, every_seconds=EACH_ROUND): JobPruner(ahead).run}
+    )
     begin = time.perf_counter()
     longest = 0.0
     while _count(context, select(jobs.c.id)):
         started = time.perf_counter()
-        deleted += pruner.prune()
+        pruning.run_due()
         longest = max(longest, time.perf_counter() - started)
         rounds += 1
     return {
         "settle_seconds": round(settled, 2),
-        "jobs": deleted,
+        "jobs": number,
         "rounds": rounds,
         "seconds": round(time.perf_counter() - begin, 2),
         "longest_round_ms": round(1000 * longest, 1),
     }
+
+
+def _number(context: Context) -> int:
+    with context.database.read() as connection:
+        return connection.scalar(select(func.count()).select_from(jobs)) or 0
 
 
 def _count(context: Context, query: Any) -> int:

@@ -17,6 +17,10 @@ class VirtualClock:
         """Return the present virtual time."""
         return moment(self.seconds)
 
+    def monotonic(self) -> float:
+        """Return the virtual seconds since the beginning."""
+        return self.seconds
+
 
 def moment(seconds: float) -> datetime:
     """Return the time so many seconds after the beginning."""

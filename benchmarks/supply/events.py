@@ -28,6 +28,10 @@ class Timeline:
         """Return the present virtual time."""
         return BEGINNING + timedelta(seconds=self.seconds)
 
+    def monotonic(self) -> float:
+        """Return the virtual seconds since the beginning."""
+        return self.seconds
+
     def unix(self, seconds: float) -> float:
         """Return a virtual time as seconds since 1970."""
         return BEGINNING.timestamp() + seconds

@@ -27,6 +27,7 @@ from benchmarks.supply.nodes import Pilots, add_source, provisioner
 from benchmarks.supply.record import AnyRow, Observer, Record
 from benchmarks.supply.training import Training, Work
 from provisioner.engine_calls import EngineCalls
+from server.app.periodic_work import periodic_work
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import jobs
 from server.core.errors import ConflictError
@@ -34,7 +35,6 @@ from server.core.liveness import beat
 from server.core.subject import Actor
 from server.jobs.jobs.service import cancel
 from server.jobs.jobs.submission import submit
-from server.scheduler.elastic import steps
 from server.scheduler.rounds.dispatch import Message
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler
@@ -120,7 +120,6 @@ class Simulation:
             idle_seconds: of each source.
             folder: for the files of the provisioners.
         """
-        steps.SECONDS_A_TICK = math.inf  # the time of this machine decides nothing
         timeline, given = Timeline(), opened.context
         self._timeline = timeline
         self._context = SeededContext(
@@ -148,7 +147,7 @@ class Simulation:
         machines.training = self.training
         self._observer = Observer(self._context, sources)
         leader = Leader(given.database)
-        self._scheduler = Scheduler(self._context, self._outbox, leader)
+        self._scheduler = Scheduler(self._context, self._outbox, leader, periodic_work)
         self.rounds = 0
 
     @property

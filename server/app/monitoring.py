@@ -24,6 +24,7 @@ from server.core.database.held import of_held
 from server.core.database.rows import Node
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.events.tail import Tail, newest_id
+from server.core.periodic_times import read_times
 from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
 from trainyard.protocol.goodput import ClusterGoodputView
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
@@ -84,6 +85,7 @@ class _Cluster(Collector):
             every_device = self._context.settings.device_gauges
             yield from _node_samples(connection, every_device=every_device)
             yield _stragglers(connection)
+            yield from _tasks(connection)
             lag = max(0, newest_id(connection) - self._tail.position)
         yield GaugeMetricFamily(
             "trainyard_events_tail_lag", "Events that no stream has received yet", value=lag
@@ -227,6 +229,22 @@ def _stragglers(connection: Connection) -> Metric:
         labels = (one.job_name, one.job_id, str(one.rank), one.node, str(one.slot), one.kind)
         gauge.add_metric(labels, one.share)
     return gauge
+
+
+def _tasks(connection: Connection) -> Iterable[Metric]:
+    """Return the times of the scheduler's periodic tasks."""
+    gauges = {
+        "seconds": "Work of the last run of a periodic task",
+        "lag_seconds": "By how much the last run of a periodic task began after it was due",
+        "runs": "Runs of a periodic task since the present scheduler leads",
+        "failures": "Runs of a periodic task that failed since the present scheduler leads",
+    }
+    stored = read_times(connection)
+    for name, text in gauges.items():
+        gauge = GaugeMetricFamily(f"trainyard_task_{name}", text, labels=("task",))
+        for each in stored:
+            gauge.add_metric((each.name,), getattr(each, name))
+        yield gauge
 
 
 def _gauge(

@@ -1,11 +1,13 @@
 """What every service function gets first: settings, database and clock. There are no globals.
 
-The clock is a parameter because leases expire and `*_at` is written by it: tests move it.
+The clock is a parameter because leases expire and `*_at` is written by it: tests move it. Periods
+and pauses within one process are of its monotonic time, which no one sets.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -23,6 +25,9 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """Return the present time, in UTC."""
 
+    def monotonic(self) -> float:
+        """Return seconds since some moment; they only grow, whoever sets the clock."""
+
 
 class SystemClock:
     """The clock of the machine."""
@@ -30,6 +35,10 @@ class SystemClock:
     def now(self) -> datetime:
         """Return the present time, in UTC."""
         return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment; they only grow."""
+        return time.monotonic()
 
 
 @dataclass(frozen=True)

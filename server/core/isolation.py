@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy.exc import OperationalError
 
@@ -14,23 +14,28 @@ from server.core.database.engine import LeadLostError
 logger = logging.getLogger(__name__)
 
 
-class Isolation:
-    """Logs what fails of one job, and leaves the job out for a while."""
+class Pauses:
+    """Keys that are left out for a while."""
 
-    def __init__(self, clock: Callable[[], datetime], *, pause: timedelta) -> None:
-        """Keep the clock, and the time for which a job is left out after an error."""
+    def __init__(self, clock: Callable[[], float], *, pause: timedelta) -> None:
+        """Keep a clock whose seconds only grow, and the length of each pause."""
         self._clock = clock
         self._pause = pause
-        self._failed: dict[str, datetime] = {}
+        self._until: dict[str, float] = {}
+
+    def begin(self, key: str) -> None:
+        """Leave out a key from now on."""
+        self._until[key] = self._clock() + self._pause.total_seconds()
 
     def left_out(self) -> Collection[str]:
-        """Return the keys of what failed a short time ago."""
+        """Return the keys whose pause is not over."""
         now = self._clock()
-        # A clock that is set back must not leave anything out for longer.
-        self._failed = {
-            key: at for key, at in self._failed.items() if timedelta() <= now - at < self._pause
-        }
-        return self._failed.keys()
+        self._until = {key: until for key, until in self._until.items() if now < until}
+        return self._until.keys()
+
+
+class Isolation(Pauses):
+    """Logs what fails of one job, and leaves the job out for a while."""
 
     @contextmanager
     def turn(self, key: str, what: str) -> Iterator[None]:
@@ -49,4 +54,4 @@ class Isolation:
             raise
         except Exception:
             logger.exception("%s is left out for %s", what, self._pause)
-            self._failed[key] = self._clock()
+            self.begin(key)

@@ -22,8 +22,9 @@ from server.core.database.engine import Database
 from server.core.database.migrate import upgrade
 from server.core.settings import Settings
 from tests.server.api.serving import listening_on
+from tests.server.clock import FakeClock
 from tests.server.conftest import compiled_once
-from tests.server.harness import FakeClock, Harness
+from tests.server.harness import Harness
 from trainyard.cli.app import app as command
 from trainyard.client.sdk import Client
 from trainyard.client.settings import choose_profile

@@ -32,7 +32,8 @@ from server.core.database.migrate import upgrade
 from server.core.database.schema import metadata
 from server.core.settings import Settings
 from tests.integration import ON_POSTGRESQL
-from tests.server.harness import FakeClock, Harness, Launched
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness, Launched
 from tests.server.yard import Yard
 
 

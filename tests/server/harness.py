@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import pytest
 from sqlalchemy import Row, insert, select, text
 
 from server.api.auth.tokens import hash_token
+from server.app.periodic_tasks import LEARN, RESERVE_SPARES, SCRUB
 from server.core.context import Context
 from server.core.database.queue_tables import shown_reason
 from server.core.database.rows import Attempt, Job
@@ -39,6 +40,8 @@ from server.scheduler.rounds.spares import SpareKeeper
 from server.telemetry.ingest.receive import store_report
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
+from tests.server.clock import FakeClock
+from tests.server.periodic import Repeated
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.record_parser import check_record
@@ -75,22 +78,6 @@ BRINGS_CODE = pytest.mark.parametrize("allow_code", [True])
 """Mark of a test whose server takes jobs that bring code, and any variable in `env`."""
 
 
-class FakeClock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self._now = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def now(self) -> datetime:
-        """Return the present time, in UTC."""
-        return self._now
-
-    def advance(self, seconds: float) -> datetime:
-        """Let time pass, and return the time then."""
-        self._now += timedelta(seconds=seconds)
-        return self._now
-
-
 class RecordingDispatcher:
     """Keeps the messages, for tests, and can act as a broker that is down."""
 
@@ -123,9 +110,13 @@ class Harness:
         self.dispatcher = RecordingDispatcher()
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
-        self.fitter = SizeFitter(context, self.placer.queue)
+        self.learning = Repeated(clock, self.placer.learn, every=LEARN.every_seconds)
+        self.fitter = Repeated(clock, SizeFitter(context, self.placer.queue).run)
         self.spares = SpareKeeper(context, self.dispatcher)
+        every = RESERVE_SPARES.every_seconds
+        self.reserving = Repeated(clock, self.spares.reserve, every=every)
         self.keeper = OperationKeeper(context, self.dispatcher)
+        self.scrubs = Repeated(clock, self.keeper.queue_scrub, every=SCRUB.every_seconds)
 
     def add_node(
         self,
@@ -176,17 +167,24 @@ class Harness:
 
     def place(self) -> int:
         """Run one round of placing and preempting; return how many jobs were placed."""
+        self.learning.run()
         placed = self.placer.run()
         self.placer.preempt()
         return placed
 
     def fit(self) -> int:
         """Run one round of giving waiting elastic jobs the size that fits."""
-        return self.fitter.run()
+        return int(self.fitter.run())
+
+    def keep_spares(self) -> int:
+        """Run one round of the spare nodes; return how many jobs were placed on theirs."""
+        placed = self.spares.run()
+        self.reserving.run()
+        return placed
 
     def grow(self) -> int:
-        """Run one look at running elastic jobs that could grow."""
-        return ElasticGrower(self.context).run()
+        """Run one search for running elastic jobs that could grow."""
+        return int(Repeated(self.clock, ElasticGrower(self.context).run).run())
 
     def empty(self) -> int:
         """Run one round of having attempts leave drained nodes."""

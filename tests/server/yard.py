@@ -75,6 +75,7 @@ class Yard:
     def give(self) -> list[tuple[str, str]]:
         """Run one round of the keeper; return what it sent as (operation, node)."""
         sent = len(self.harness.dispatcher.operations)
+        self.harness.scrubs.run()
         self.harness.keeper.run()
         return [(m.operation_id, m.node) for m in self.harness.dispatcher.operations[sent:]]
 

@@ -22,7 +22,8 @@ from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import stop
 from server.telemetry.ingest.receive import store_report
 from tests.manifests import make_manifest, state_at
-from tests.server.harness import WORKER, FakeClock, Harness, Supervisor
+from tests.server.clock import FakeClock
+from tests.server.harness import WORKER, Harness, Supervisor
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile, ManifestWriter, SaveSettled
 from trainyard.protocol.node_samples import Accelerator
 from trainyard.protocol.record_parser import check_record

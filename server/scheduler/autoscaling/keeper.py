@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -18,7 +19,6 @@ from server.core.database.tables import nodes
 from server.core.isolation import Isolation
 from server.core.subject import SCHEDULER
 from server.scheduler.autoscaling.count_coming import count_coming
-from server.scheduler.autoscaling.forget_nodes import forget_nodes, note_lost
 from server.scheduler.autoscaling.leave_before_end import takes_nothing_new
 from server.scheduler.autoscaling.supply_plan import (
     MAX_DEMANDS,
@@ -45,7 +45,6 @@ from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.rest.nodes import Drain
 from trainyard.protocol.states import NodeRequestState
 
-CHECK_EVERY = timedelta(seconds=1)
 LIST_EVERY = timedelta(seconds=60)
 ASK_EVERY = timedelta(seconds=10)
 """Pause between two calls for which something waits, or which cancel."""
@@ -106,27 +105,18 @@ class SupplyKeeper:
         self._queue = queue
         self._over_quota = over_quota
         self._send = send
-        self._looked_at: datetime | None = None
-        self._tidied_at: datetime | None = None
-        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
         # Times are of this leader alone: after a takeover a request is given up a little later.
         self._unneeded_since: dict[str, datetime] = {}
         self._idle_since: dict[str, datetime] = {}
-        self._sent_at: dict[SourceMessage, datetime] = {}
+        self._sent_at: dict[SourceMessage, float] = {}  # monotonic
 
     def run(self) -> int:
-        """Look once a second; return how many requests were made and given up."""
+        """Return how many requests were made and given up."""
         now = self._context.now()
-        if self._looked_at is not None and timedelta() <= now - self._looked_at < CHECK_EVERY:
-            return 0
-        self._looked_at = now
         with self._context.database.read() as connection:
             known = {s.name: s for s in StoredSource.all(connection, StoredSource.select())}
             state = self._read(connection, known, now) if known else None
-        if self._tidied_at is None or not timedelta() <= now - self._tidied_at < LIST_EVERY:
-            self._tidied_at = now
-            note_lost(self._context)
-            forget_nodes(self._context)  # those of a source that was deleted, too
         if state is None:
             return 0
         planned = self._plan(state, now)
@@ -293,7 +283,7 @@ class SupplyKeeper:
                 due.append(_message(each, call))
         messages = [m for m in due if self._is_due(m, known.get(m.source), now)]
         self._sent_at = {m: self._sent_at[m] for m in due if m in self._sent_at}
-        self._sent_at |= dict.fromkeys(messages, now)
+        self._sent_at |= dict.fromkeys(messages, self._context.clock.monotonic())
         if submits:
             with self._context.database.write() as connection:
                 sent = update(node_requests).where(node_requests.c.id == bindparam("submitted"))
@@ -309,7 +299,8 @@ class SupplyKeeper:
         pause = LIST_EVERY if message.call == "list" else ASK_EVERY
         if source is not None and not source.is_online(now):
             pause = AWAY_EVERY
-        return last is None or not timedelta() <= now - last < pause
+        passed = math.inf if last is None else self._context.clock.monotonic() - last
+        return passed >= pause.total_seconds()
 
 
 def roots_in_use(connection: Connection) -> Mapping[str, str]:

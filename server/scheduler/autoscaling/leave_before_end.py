@@ -16,7 +16,6 @@ from server.scheduler.supply.rows import lock_source, open_requests
 from trainyard.protocol.node_sources.messages import USEFUL_SECONDS
 from trainyard.protocol.rest.nodes import Drain, Running
 
-CHECK_EVERY = timedelta(seconds=1)
 USEFUL = timedelta(seconds=USEFUL_SECONDS)
 FAILED_PAUSE = timedelta(seconds=30)
 """Time for which a request is left out after an error."""
@@ -28,15 +27,11 @@ class LeaveKeeper:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._looked_at: datetime | None = None
-        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> int:
-        """Look once a second, and return the number of nodes that begin to leave."""
+        """Return the number of nodes that begin to leave now."""
         now = self._context.now()
-        if self._looked_at is not None and timedelta() <= now - self._looked_at < CHECK_EVERY:
-            return 0
-        self._looked_at = now
         node, request = nodes.c, node_requests.c
         query = (
             select(request.source, request.id, node.ends_at, node.drain, sources.c.leave_seconds)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Mapping
+import math
+from collections.abc import Generator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, func, select, update
 
@@ -29,7 +29,6 @@ from server.scheduler.elastic.jobs import (
     size_range_of,
 )
 from server.scheduler.elastic.sizes import Size, search_best_size
-from server.scheduler.elastic.steps import Steps
 from server.scheduler.queue.heads import read_heads
 from server.scheduler.queue.order import GROUPED
 from server.scheduler.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
@@ -40,7 +39,7 @@ from trainyard.spec.layout import Layout
 
 logger = logging.getLogger(__name__)
 
-TRY_AGAIN_AFTER = timedelta(seconds=10)
+TRY_AGAIN_SECONDS = 10.0
 """Pause after which sizes are tried again though groups, offers and quotas have not changed: the
 order of the queue may have."""
 
@@ -54,42 +53,32 @@ class SizeFitter:
         self._context = context
         self._queue = queue
         self._usage = usage
-        self._steps = Steps(self._try_all, clock=context.now)
         # Nothing fitted; nothing will for a while where groups, offers, quotas and the demands that
         # have their turn are the same.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
-        self._hopeless_since = datetime.min.replace(tzinfo=UTC)
+        self._hopeless_until = -math.inf  # monotonic
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether the next tick goes on with the search."""
-        return self._steps.is_paused
-
-    def run(self) -> int:
+    def run(self) -> Generator[None, None, int]:
         """Change the pending launch of a job that fits in another size; return the number of jobs.
 
-        The others see the queue after its placement.
+        The elastic jobs have their turns, until one of them fits: the others see the queue after
+        its placement.
         """
-        return self._steps.run()
-
-    def _try_all(self) -> Iterator[int]:
-        """Try the elastic jobs in their turns, until one of them fits in another size."""
         now = self._context.now()
         with self._context.database.read() as connection:
             least = connection.scalar(select(func.min(jobs.c.min_world_size)).where(GROUPED))
             if least is None:
-                return
+                return 0
             offers = read_offers(connection)
             free = sum(len(offer.free) for offer in offers)
             if least > free:
-                return
+                return 0
             sizes = group_sizes(connection)
             quotas = read_quotas(connection, now, usage=self._usage)
             state = (sizes, offers, quotas, self._queue.turn)
-            # A clock that is set back must not put the next try off.
-            hopeless = timedelta() <= now - self._hopeless_since < TRY_AGAIN_AFTER
-            if state == self._hopeless and hopeless:
-                return
+            clock = self._context.clock.monotonic
+            if state == self._hopeless and clock() < self._hopeless_until:
+                return 0
             heads = read_heads(
                 connection, self._queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
             )
@@ -100,18 +89,20 @@ class SizeFitter:
             row = elastic.get(queued.id)
             if row is not None and (row.min_world_size or 0) <= turns.free_slots:
                 try:
-                    yield (yield from self._fit(row, queued, turns))
+                    if (yield from self._fit(row, queued, turns)):
+                        return 1
                 except UnreadableError as error:  # the round of placement stores it as the reason
                     logger.error("%s", error)
-            yield 0
-        self._hopeless, self._hopeless_since = state, now
+            yield
+        self._hopeless, self._hopeless_until = state, clock() + TRY_AGAIN_SECONDS
+        return 0
 
-    def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[int, None, int]:
-        """Give a job the best size that it would get in its turn; return 1 where that is new."""
+    def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[None, None, bool]:
+        """Give a job the best size that it would get in its turn; return whether that is new."""
         with self._context.database.read() as connection:
             job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
             if job is None or job.queued_at != row.queued_at or job.pending is None:
-                return 0  # it has started, or was deleted
+                return False  # it has started, or was deleted
             baseline = chosen_by_a_person(job)
             slots = known_slots(connection)
 
@@ -124,14 +115,14 @@ class SizeFitter:
             baseline, range(low, min(most, turns.free_slots) + 1), fits=fits, slots=slots
         )
         if size is None or size.world_size == job.world_size:
-            return 0
+            return False
         with self._context.database.write() as connection:
             lock_job(connection, row.id)
             present = Job.one(connection, Job.select().where(jobs.c.id == row.id))
             if (present.queued_at, present.stored_pending) != (job.queued_at, job.stored_pending):
-                return 0  # it started, or a person changed it
+                return False  # it started, or a person changed it
             self._rewrite(connection, present, size)
-        return 1
+        return True
 
     def _rewrite(self, connection: Connection, job: Job, size: Size) -> None:
         pending = job.pending

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -33,8 +33,8 @@ from server.scheduler.elastic.jobs import (
     record_change,
     size_range_of,
 )
+from server.scheduler.elastic.rotation import Rotation
 from server.scheduler.elastic.sizes import fastest, is_worth_its_cost, search_best_size
-from server.scheduler.elastic.steps import Rotation, Steps
 from server.scheduler.queue.groups import GROUPED_AT_ONCE, NewJob, demand_of_new, demand_of_shape
 from server.scheduler.queue.heads import DEMANDS_AT_ONCE
 from server.scheduler.queue.order import ARRIVAL
@@ -44,8 +44,6 @@ from trainyard.spec.layout import Layout
 
 logger = logging.getLogger(__name__)
 
-CHECK_EVERY = timedelta(seconds=5)
-"""Pause between two looks: a look parses the spec of each job that may grow."""
 LAST_ATTEMPTS = 5
 """Attempts whose start-up gives the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
@@ -97,36 +95,37 @@ class ElasticGrower:
     def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
         self._context = context
         self._usage = usage
-        self._steps = Steps(self._look, clock=context.now, every=CHECK_EVERY)
         self._rotation = Rotation()
 
-    def run(self) -> int:
-        """Order the growth of a job where it is worth its cost; return the number of jobs."""
-        return self._steps.run()
+    def run(self) -> Generator[None, None, int]:
+        """Order the growth of a job where it is worth its cost; return the number of jobs.
 
-    def _look(self) -> Iterator[int]:
-        """Look at some jobs in their turn, until one of them grows."""
+        Some jobs have their turn, until one of them grows: the others were read before the change.
+        """
         now = self._context.now()
         with self._context.database.read() as connection:
             rows = _able(self._context, connection, now)
             room = read_room(connection, now, self._usage) if rows else None
         if room is None or not any(offer.free for offer in room.offers):
-            return
+            return 0
         for row in self._rotation.next(rows):
             try:
-                yield (yield from self._grow(row, room))
+                if (yield from self._grow(row, room)):
+                    return 1
             except (ConflictError, InvalidRequestError, UnreadableError) as error:
                 logger.warning("job %s does not grow: %s", row.id, error)
+            yield
+        return 0
 
-    def _grow(self, row: GrowingJob, room: Room) -> Generator[int, None, int]:
-        """Order a job to grow where that is worth its cost; return 1 where it is ordered."""
+    def _grow(self, row: GrowingJob, room: Room) -> Generator[None, None, bool]:
+        """Order a job to grow where that is worth its cost; return whether it is ordered."""
         seconds_left = row.progress.seconds_left
         if seconds_left is None:
-            return 0
+            return False
         with self._context.database.read() as connection:
             job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
             if job is None:
-                return 0
+                return False
             baseline = chosen_by_a_person(job)
             slots = known_slots(connection)
             offers = _with_own(connection, row.attempt_id, room.offers)
@@ -144,7 +143,7 @@ class ElasticGrower:
         )
         present = fastest(baseline, row.world_size, slots=slots)
         if size is None or present is None:
-            return 0
+            return False
         worth = is_worth_its_cost(
             seconds_left=seconds_left,
             speed=present.speed,
@@ -152,13 +151,13 @@ class ElasticGrower:
             restart_seconds=restart_seconds,
         )
         if not worth or not self._has_room(row, demand_on(job, baseline, size.layout)):
-            return 0
+            return False
         count = size.world_size - row.world_size
         reason = f"{count} slot{'' if count == 1 else 's'} came free"
         note = partial(record_change, self._context, reason=reason)
         running = row.attempt_id
         resume(self._context, row.id, size.request, actor=SCHEDULER, running=running, note=note)
-        return 1
+        return True
 
     def _has_room(self, row: GrowingJob, demand: Demand) -> bool:
         """Return whether a job still fits: the search may have taken several ticks."""

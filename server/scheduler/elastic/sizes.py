@@ -74,10 +74,10 @@ def search_best_size(
     *,
     fits: Callable[[Layout], bool],
     slots: Collection[Slot] = (),
-) -> Generator[int, None, Size | None]:
+) -> Generator[None, None, Size | None]:
     """Search for the fastest size that fits, and of equally fast ones the smallest.
 
-    Yields a zero, no change, after each size, so that a caller can pause between two of them.
+    Yields after each size, so that a caller can pause between two of them.
 
     Args:
         baseline: the settings that a person chose last.
@@ -96,7 +96,7 @@ def search_best_size(
         faster = size is not None and (best is None or size.speed >= best.speed)
         if size is not None and faster and fits(size.layout):
             best = size
-        yield 0
+        yield
     return best
 
 

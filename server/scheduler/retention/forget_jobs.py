@@ -5,8 +5,7 @@ docs/retention.md has what is kept, and for how long.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -64,44 +63,31 @@ MAX_CONSIDERED = 500
 """Jobs, or attempts, that a round looks at."""
 ROWS_AT_ONCE = 500
 """Rows that a transaction deletes: other writers of SQLite wait for it."""
-SECONDS = 0.25
-"""Time of a round after which it ends: placements wait for it."""
 FAILED_PAUSE = timedelta(hours=1)
 
 
 class JobPruner:
-    """Looks at the jobs that have ended in turn, and deletes those that nothing needs."""
+    """Checks the jobs that have ended in turn, and deletes those that nothing needs."""
 
-    def __init__(
-        self, context: Context, *, seconds: float = SECONDS, now: Callable[[], float] | None = None
-    ) -> None:
-        """Look at nothing yet.
-
-        Args:
-            context: the server's context.
-            seconds: time of a round.
-            now: a clock that only grows; tests pass their own.
-        """
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._seconds = seconds
-        self._now = now or time.monotonic
         self._last = ""
-        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
-    def prune(self) -> int:
-        """Delete jobs until the time of the round is over; return how many that were."""
-        until, deleted = self._now() + self._seconds, 0
-        left_out = self._isolation.left_out()
+    def run(self) -> Generator[None, None, int]:
+        """Delete the next jobs, a part of one in each step; return how many that were.
+
+        A run that breaks off is continued by the next one, with the rest of the job's rows.
+        """
+        deleted, left_out = 0, self._isolation.left_out()
         for job_id in self._due():
-            if self._now() >= until:
-                break
             if job_id not in left_out:
                 with self._isolation.turn(job_id, f"the deletion of job {job_id}"):
                     while (part := self._delete_part(job_id)) == "more":
-                        if self._now() >= until:
-                            return deleted  # the rest of its rows in the next round
+                        yield
                     deleted += part == "deleted"
             self._last = job_id
+            yield
         return deleted
 
     def _due(self) -> Sequence[str]:

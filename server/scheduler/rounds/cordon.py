@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
@@ -30,12 +30,8 @@ from trainyard.spec.job import JobSpec
 
 logger = logging.getLogger(__name__)
 
-CHECK_EVERY = timedelta(seconds=5)
-"""Pause between two looks at the attempts that failed since the last one."""
-JUDGE_EVERY = timedelta(minutes=1)
-"""Pause between two judgements without a new failure: jobs may have trained elsewhere since."""
 OVERLAP = timedelta(seconds=30)
-"""Age of rows that a look reads again: transactions commit in another order than their times."""
+"""Age of rows that a run reads again: transactions commit in another order than their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +52,38 @@ class NodeWatch:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._looked_at: datetime | None = None
-        self._judged_at: datetime | None = None
+        self._read_at: datetime | None = None
         self._warned: dict[str, str] = {}
         self._failures: dict[str, NodeFailure] = {}
 
     def run(self) -> int:
-        """Look at the attempts that failed since, and return the number of cordoned nodes."""
-        settings, now = self._context.settings, self._context.now()
-        if settings.cordon_after_failures == 0:
-            return 0
-        last = self._looked_at
-        if last is not None and now < last:  # the clock was set back
-            last = None
-        if last is not None and now - last < CHECK_EVERY:
-            return 0
-        since = now - timedelta(seconds=settings.cordon_window_seconds)
-        new = self._read(since if last is None else last - OVERLAP)
-        self._looked_at = now
+        """Judge the nodes of attempts that failed since; return the number of cordoned nodes."""
+        new, since = self._count_failures()
+        return self._judge_nodes(new, since)
+
+    def judge_again(self) -> int:
+        """Judge all nodes with failures: jobs may have trained elsewhere since."""
+        _, since = self._count_failures()
+        return self._judge_nodes(list(self._failures.values()), since)
+
+    def _count_failures(self) -> tuple[list[NodeFailure], datetime]:
+        """Return the failures that are new, and the begin of the window in which failures count."""
+        now = self._context.now()
+        since = now - timedelta(seconds=self._context.settings.cordon_window_seconds)
+        last, self._read_at = self._read_at, now
+        # After a clock that was set back, the whole window is read.
+        new = self._read(since if last is None or now < last else last - OVERLAP)
         self._failures = {
             each.attempt_id: each for each in (*self._failures.values(), *new) if each.at > since
         }
-        judged = self._judged_at
-        if judged is None or not timedelta() <= now - judged < JUDGE_EVERY:
-            self._judged_at = now
-            new = list(self._failures.values())
+        return new, since
+
+    def _judge_nodes(self, new: Sequence[NodeFailure], since: datetime) -> int:
+        limit = self._context.settings.cordon_after_failures
+        if limit == 0:
+            return 0
         found = Counter(each.node for each in self._failures.values())
-        due = {each.node for each in new if found[each.node] >= settings.cordon_after_failures}
+        due = {each.node for each in new if found[each.node] >= limit}
         return sum(self._judge(node, since) for node in sorted(due))
 
     def _read(self, since: datetime) -> list[NodeFailure]:

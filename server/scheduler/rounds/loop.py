@@ -6,27 +6,13 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from server.cluster.projects.usage import RecentUsage
 from server.core.context import Context
 from server.core.database.engine import LeadLostError
-from server.scheduler.autoscaling.keeper import SupplyKeeper
-from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
-from server.scheduler.elastic.fit_sizes import SizeFitter
-from server.scheduler.elastic.grow_jobs import ElasticGrower
-from server.scheduler.retention.rounds import Upkeep
-from server.scheduler.rounds.cordon import NodeWatch
+from server.core.periodic import PeriodicWork
 from server.scheduler.rounds.dispatch import CelerySender, Dispatcher, Outbox
-from server.scheduler.rounds.drain import run_bounds, run_drain, run_slot_hours
 from server.scheduler.rounds.leader import Leader, leading
-from server.scheduler.rounds.operations import OperationKeeper
-from server.scheduler.rounds.reconcile import Reconciler
-from server.scheduler.rounds.round import Placer
-from server.scheduler.rounds.spares import SpareKeeper
-from server.telemetry.calibration.keeper import CalibrationKeeper
-from server.telemetry.goodput.capacity import CapacityKeeper
-from server.telemetry.goodput.holdings import Settler
 
 logger = logging.getLogger(__name__)
 
@@ -40,72 +26,41 @@ round on a large cluster makes as many that live to its end: with the default of
 took a third of the processor time."""
 
 
-class Scheduler:
-    """Rounds of reconciling and placing, while this process leads."""
+WorkOf = Callable[[Context, Dispatcher], PeriodicWork]
+"""Returns the tasks of one epoch, which write in it alone and remember nothing older."""
 
-    def __init__(self, context: Context, dispatcher: Dispatcher, leader: Leader) -> None:
+
+class Scheduler:
+    """Rounds of periodic work, while this process leads."""
+
+    def __init__(
+        self, context: Context, dispatcher: Dispatcher, leader: Leader, work_of: WorkOf
+    ) -> None:
         self._context = context
         self._dispatcher = dispatcher
         self._leader = leader
+        self._work_of = work_of
         self._epoch: int | None = None
-        self._parts: Sequence[Callable[[], object]] = ()
+        self._work: PeriodicWork | None = None
 
     def tick(self) -> bool:
         """Run one round, and return whether this process leads.
 
         Raises:
-            ExceptionGroup: parts of the round failed; the others were carried out.
+            ExceptionGroup: tasks failed; the others were carried out.
         """
         epoch = self._leader.held()
         if epoch is None:
             return False
-        if epoch != self._epoch:
-            self._epoch, self._parts = epoch, self._parts_of(epoch)
-        errors: list[Exception] = []
-        for run_part in self._parts:
-            try:
-                run_part()
-            except LeadLostError:
-                self._leader.lose(epoch)
-                return False
-            except Exception as error:  # noqa: BLE001 - raised below, after the other parts
-                errors.append(error)
-        if errors:
-            raise ExceptionGroup("parts of this round failed", errors)
+        if self._work is None or epoch != self._epoch:
+            context = leading(self._context, self._leader, epoch)
+            self._epoch, self._work = epoch, self._work_of(context, self._dispatcher)
+        try:
+            self._work.run_due()
+        except LeadLostError:
+            self._leader.lose(epoch)
+            return False
         return True
-
-    def _parts_of(self, epoch: int) -> Sequence[Callable[[], object]]:
-        """Return the parts of a round, which write in this epoch and remember nothing older."""
-        context = leading(self._context, self._leader, epoch)
-        usage = RecentUsage().read
-        placer = Placer(context, self._dispatcher, usage)
-        fitter = SizeFitter(context, placer.queue, usage)
-
-        def preempt() -> None:
-            if not fitter.is_paused:  # else a job may need no victims: its search is not at its end
-                placer.preempt()
-
-        return (
-            Reconciler(context, self._dispatcher, usage).run,
-            lambda: run_drain(context),
-            lambda: run_slot_hours(context, usage),
-            lambda: run_bounds(context),
-            NodeWatch(context).run,
-            SpareKeeper(context, self._dispatcher, usage).run,
-            LeaveKeeper(context).run,
-            placer.run,
-            fitter.run,
-            preempt,
-            SupplyKeeper(
-                context, placer.queue, lambda: placer.over_quota, self._dispatcher.send
-            ).run,
-            ElasticGrower(context, usage).run,
-            OperationKeeper(context, self._dispatcher).run,
-            CapacityKeeper(context).run,
-            Settler(context).run,
-            CalibrationKeeper(context).run,
-            Upkeep(context).run,
-        )
 
     def run(self, stop: threading.Event) -> None:
         """Run rounds until `stop` is set, with a longer pause after each failed one."""
@@ -127,8 +82,14 @@ def collect_seldom() -> None:
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
 
-def run(context: Context, *, broker_url: str) -> None:
-    """Run the scheduler until SIGTERM or SIGINT; its messages go to the broker of this URL."""
+def run(context: Context, work_of: WorkOf, *, broker_url: str) -> None:
+    """Run the scheduler until SIGTERM or SIGINT.
+
+    Args:
+        context: the server's context.
+        work_of: returns the tasks of an epoch.
+        broker_url: the broker that takes its messages.
+    """
     collect_seldom()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -136,7 +97,7 @@ def run(context: Context, *, broker_url: str) -> None:
     sender = CelerySender(broker_url)
     outbox = Outbox(sender, context.clock)
     try:
-        Scheduler(context, outbox, Leader(context.database)).run(stop)
+        Scheduler(context, outbox, Leader(context.database), work_of).run(stop)
     finally:
         outbox.close()
         sender.close()

@@ -54,8 +54,6 @@ MAX_CONSIDERED = 1000
 """Queued operations that one round considers."""
 ON_NETWORK = (("network", "true"),)
 """Label of the nodes that fetch packages."""
-SCRUB_EVERY = timedelta(minutes=1)
-"""Pause between two searches for a checkpoint to scrub."""
 MAX_FAILING_SCRUBS = 20
 """Scrubs that may wait for their next try before no further checkpoint is chosen."""
 
@@ -84,13 +82,11 @@ class OperationKeeper:
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
         self._dispatcher = dispatcher
-        self._scrubbed_at: datetime | None = None
 
     def run(self) -> None:
-        """Run one round: expire leases, queue a scrub, send messages."""
+        """Run one round: expire leases, send messages."""
         now = self._context.now()
         self._judge(now)
-        self._scrub(now)
         for message in self._give(now):
             self._dispatcher.send(message)
 
@@ -230,18 +226,15 @@ class OperationKeeper:
             queued = operation_to(row.id, OperationState.QUEUED, **given)
             move(context, connection, event, queued)
 
-    def _scrub(self, now: datetime) -> None:
+    def queue_scrub(self) -> None:
         """Queue a scrub of the checkpoint with the oldest check, one at a time.
 
         Those that wait after a failure keep no other checkpoint from its turn, unless so many have
         failed that their storage must be the cause.
         """
-        days = self._context.settings.scrub_interval_days
-        # A clock that is set back must not end the scrubs.
-        last = self._scrubbed_at
-        if days == 0 or (last is not None and timedelta() <= now - last < SCRUB_EVERY):
+        days, now = self._context.settings.scrub_interval_days, self._context.now()
+        if days == 0:
             return
-        self._scrubbed_at = now
         scrubs = (operations.c.kind == OperationKind.SCRUB, ARE_OPEN)
         seen_at = func.coalesce(checkpoints.c.checked_at, checkpoints.c.created_at)
         oldest = (

@@ -25,7 +25,7 @@ from server.core.database.slot_tables import HOLDS_SLOTS
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.errors import UnreadableError
 from server.core.events.store import NewEvent, append_event
-from server.core.isolation import Isolation
+from server.core.isolation import Isolation, Pauses
 from server.core.leases import NODE_LEASES, SKEW, ServerUptime
 from server.core.lifecycle import lock_job
 from server.core.liveness import server_uptime
@@ -92,8 +92,8 @@ class Reconciler:
         self._context = context
         self._dispatcher = dispatcher
         self._usage = usage
-        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
-        self._fits_nowhere: dict[str, datetime] = {}  # attempt -> time of the last look
+        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
+        self._fits_nowhere = Pauses(context.clock.monotonic, pause=TRY_WITHOUT_EVERY)  # attempts
 
     def run(self) -> None:
         """Run one round; it does nothing while no API server is up."""
@@ -126,12 +126,6 @@ class Reconciler:
             ).all()
         if offline:
             self._mark_offline(offline)
-        still_silent = {found.attempt_id for found in silent}
-        self._fits_nowhere = {
-            attempt_id: at
-            for attempt_id, at in self._fits_nowhere.items()
-            if attempt_id in still_silent
-        }
         left_out = self._isolation.left_out()
         for found in silent:
             if found.attempt_id not in left_out:
@@ -215,14 +209,13 @@ class Reconciler:
                 append_event(context, connection, event)
 
     def _continue_without(self, share: SilentShare, silence: timedelta) -> None:
-        context, attempt_id, now = self._context, share.attempt_id, self._context.now()
-        looked_at = self._fits_nowhere.get(attempt_id)
-        if looked_at is not None and timedelta() <= now - looked_at < TRY_WITHOUT_EVERY:
+        context, attempt_id = self._context, share.attempt_id
+        if attempt_id in self._fits_nowhere.left_out():
             return
         with context.database.read() as connection:
-            quotas = read_quotas(connection, now, usage=self._usage)
+            quotas = read_quotas(connection, context.now(), usage=self._usage)
             if not can_continue(connection, share.job_id, attempt_id, quotas):
-                self._fits_nowhere[attempt_id] = now
+                self._fits_nowhere.begin(attempt_id)
                 return
         with context.database.write() as connection:
             lock_job(connection, share.job_id)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 
 from sqlalchemy.exc import OperationalError
@@ -29,17 +30,14 @@ from trainyard.protocol.worker_messages import LaunchMessage
 
 logger = logging.getLogger(__name__)
 
-DECIDE_AGAIN_AFTER = timedelta(seconds=10)
+DECIDE_AGAIN_SECONDS = 10.0
 """Pause after which rounds that placed nothing are made again though nothing changed but time."""
 LEARNED_AT_ONCE = 100
 """Waiting jobs without an expected duration that get one when an attempt like theirs has ended."""
-LEARN_EVERY = timedelta(seconds=1)
-"""Pause between two looks at what has ended."""
 LEARN_SINCE = timedelta(seconds=30)
 """How far back a look goes: an end is committed a while after its time."""
 PLACED_TOGETHER = 50
 """Jobs that are placed in one transaction, some milliseconds each: it locks their rows."""
-_PAST = datetime.min.replace(tzinfo=UTC)
 
 
 class Placer:
@@ -60,9 +58,9 @@ class Placer:
         # attempts may be preempted.
         self._state: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._considered: set[str] = set()
-        self._hopeless_since = _PAST
+        self._hopeless_until = -math.inf  # monotonic
         self._waiting: Sequence[GroupedJob] = ()
-        self._learned_at = _PAST
+        self._learned: Sequence[str] = ()
         self._victims: Mapping[str, Sequence[Holding]] = {}
         self._soon_since: Mapping[str, datetime] = {}
 
@@ -74,7 +72,7 @@ class Placer:
         except Exception:
             self.queue.clear()  # it is not known which jobs have entered
             raise
-        learned = self._learned(now)
+        learned, self._learned = self._learned, ()
         self.queue.enter([*new, *learned])
         with context.database.read() as connection:
             sizes = group_sizes(connection)
@@ -85,11 +83,9 @@ class Placer:
             quotas = read_quotas(connection, now, usage=self._usage)
             state = (sizes, offers, quotas)
             if state != self._state:
-                self._state, self._considered, self._hopeless_since = state, set(), _PAST
-            # A clock that is set back must not put the next decision off.
-            if timedelta() <= now - self._hopeless_since < DECIDE_AGAIN_AFTER and not (
-                new or learned
-            ):
+                self._state, self._considered, self._hopeless_until = state, set(), -math.inf
+            is_hopeless = context.clock.monotonic() < self._hopeless_until
+            if is_hopeless and not (new or learned):
                 return 0
             free = sum(len(offer.free) for offer in offers)
             heads = read_heads(
@@ -134,21 +130,20 @@ class Placer:
         if decisions.placed:
             self._state = None
         elif self._considered >= heads.demands:
-            self._considered, self._hopeless_since = set(), now
+            self._considered = set()
+            self._hopeless_until = context.clock.monotonic() + DECIDE_AGAIN_SECONDS
         return len(decisions.placed)
 
-    def _learned(self, now: datetime) -> Sequence[str]:
-        """Store what attempts that have ended show of jobs that wait, and return the jobs' ids."""
-        if timedelta() <= now - self._learned_at < LEARN_EVERY:
-            return ()
-        self._learned_at = now
+    def learn(self) -> None:
+        """Store what ended attempts show of queued jobs, which are then placed anew."""
         unpaced = (
             (row.id, row.pace_digest)
             for row in self._waiting
             if row.pace_digest is not None and row.lasts_seconds is None and not row.attempt
         )
         waiting = dict(islice(unpaced, LEARNED_AT_ONCE))
-        return learn_durations(self._context, waiting, since=now - LEARN_SINCE)
+        since = self._context.now() - LEARN_SINCE
+        self._learned = learn_durations(self._context, waiting, since=since)
 
     def _place(
         self, placements: Sequence[Placement], offers: Sequence[Offer]

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import groupby
-from time import perf_counter
 from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import Connection, Select, Table, func, insert, or_, select, update
@@ -24,9 +23,8 @@ from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.isolation import Isolation
 from server.core.lifecycle import lock_job
 from server.jobs.attempts.launch import Launch, newest_launch, release_spares
-from server.scheduler.elastic import steps
 from server.scheduler.elastic.grow_jobs import Room, read_room
-from server.scheduler.elastic.steps import Rotation, Steps
+from server.scheduler.elastic.rotation import Rotation
 from server.scheduler.queue.groups import NewJob, demand_of, demand_of_new
 from server.scheduler.rounds.dispatch import Dispatcher
 from server.scheduler.rounds.hold_back_jobs import held_back
@@ -34,8 +32,10 @@ from server.scheduler.rounds.placements import Placement, held_on, lock_placemen
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
 from trainyard.run.failures import FailureReason
 
-CHECK_EVERY = timedelta(seconds=5)
-"""Pause between two searches for nodes that could be reserved."""
+REPLACE_SECONDS = 0.1
+"""Time of a round after which no further job is placed on its spare nodes."""
+ROOM_SECONDS = 0.1
+"""Age after which free slots are read again before one is reserved: other jobs may need it."""
 FAILED_PAUSE = timedelta(seconds=30)
 """Pause after which a job whose turn failed has another one."""
 
@@ -82,18 +82,16 @@ class SpareKeeper:
         self._context = context
         self._dispatcher = dispatcher
         self._usage = usage
-        self._steps = Steps(self._reserve_missing, clock=context.now, every=CHECK_EVERY)
         self._rotation = Rotation()
-        self._ticks = 0
-        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> int:
         """Replace what was lost, and return the number of jobs that were placed.
 
         Before the round of placement: the slots that such a job keeps are free for it alone.
         """
-        self._ticks += 1
-        ends_at = perf_counter() + steps.SECONDS_A_TICK
+        clock = self._context.clock.monotonic
+        ends_at = clock() + REPLACE_SECONDS
         with self._context.database.read() as connection:
             spares = Spare.all(connection, _concerned())
         round_ = self._read_round() if spares and spares[0].of_ended else _Round()
@@ -102,9 +100,8 @@ class SpareKeeper:
             if job_id not in left_out:
                 with self._isolation.turn(job_id, f"the spare nodes of job {job_id}"):
                     placed += self._keep(job_id, [*of_job], round_)
-            if perf_counter() >= ends_at:
+            if clock() >= ends_at:
                 break  # the next round reads what is left
-        self._steps.run()
         return placed
 
     def _read_round(self) -> _Round:
@@ -167,14 +164,14 @@ class SpareKeeper:
             self._dispatcher.send(message)
         return bool(messages)
 
-    def _reserve_missing(self) -> Iterator[int]:
+    def reserve(self) -> Iterator[None]:
         """Reserve free nodes for some attempts that have fewer spares than their spec names."""
-        now = self._context.now()
+        now, clock = self._context.now(), self._context.clock.monotonic
         left_out = self._isolation.left_out()
         with self._context.database.read() as connection:
             job_ids = [each for each in connection.scalars(_lacking()) if each not in left_out]
             room = read_room(connection, now, self._usage) if job_ids else None
-        tick = self._ticks
+        read_at = clock()
         for job_id in self._rotation.next(job_ids):
             if room is None or not any(offer.free for offer in room.offers):
                 return
@@ -182,13 +179,13 @@ class SpareKeeper:
                 with self._context.database.read() as connection:
                     launch = newest_launch(connection, job_id)
                     row = _spare_share(launch, room)
-                    if row is not None and tick != self._ticks:  # other jobs may need it by now
+                    if row is not None and clock() >= read_at + ROOM_SECONDS:
                         room = read_room(connection, self._context.now(), self._usage)
-                        tick = self._ticks
+                        read_at = clock()
                         row = None if room is None else _spare_share(launch, room)
                 if room is not None and row is not None:
                     room = self._reserve(launch, row, room)
-            yield 0
+            yield
 
     def _reserve(self, launch: Launch, row: Mapping[str, Any], room: Room) -> Room:
         """Reserve one more node for a job, unless it changed, and return what is left.
@@ -196,7 +193,7 @@ class SpareKeeper:
         Args:
             launch: the newest launch of the job.
             row: the share of the node.
-            room: what was free in this tick.
+            room: what is free.
         """
         context, job_id = self._context, launch.job.id
         node, slots = row["node"], row["slots"]

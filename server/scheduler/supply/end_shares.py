@@ -98,7 +98,7 @@ def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:
 
     An error of one attempt is logged and keeps no other: `shares_without_pilot` finds it again.
     """
-    isolation = Isolation(context.now, pause=NEXT_LISTING)
+    isolation = Isolation(context.clock.monotonic, pause=NEXT_LISTING)
     for attempt_id, node in shares:
         turn = isolation.turn(attempt_id, f"attempt {attempt_id}")
         with turn, context.database.write() as connection:

@@ -39,8 +39,6 @@ LEAST_SECONDS = 1e-6
 """Shortest step that counts: none is shorter, and a fit works with logarithms."""
 MAX_STEPS = 20_000
 """Steps of an attempt that are read at most: the last ones."""
-PAUSE = timedelta(seconds=15)
-"""Pause between two calls."""
 AFTER_END = timedelta(seconds=30)
 """Time after the end of an attempt for which its last records may still arrive."""
 AT_ONCE = 10
@@ -78,17 +76,12 @@ class CalibrationKeeper:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._ran_at: datetime | None = None
         self._after: tuple[datetime, str] | None = None
-        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> None:
-        """Measure the next attempts, unless a call did so just before."""
+        """Measure the next attempts."""
         now = self._context.now()
-        # A clock that is set back must not end the learning.
-        if self._ran_at is not None and timedelta() <= now - self._ran_at < PAUSE:
-            return
-        self._ran_at = now
         with self._context.database.read() as connection:
             if self._after is None:
                 self._after = _newest(connection, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import ClassVar
 
 from sqlalchemy import Connection, Table, and_, func, insert, or_, select
@@ -15,9 +15,6 @@ from server.core.database.tables import nodes
 from server.telemetry.goodput.queries import MILLISECOND, milliseconds
 from server.telemetry.goodput.slot_time import CapacityChange
 from trainyard.protocol.goodput import TimeCategory
-
-LOOK_PAUSE = timedelta(seconds=5)
-"""Pause between two looks at the nodes: a shorter absence is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +50,11 @@ class CapacityKeeper:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._looked_at: datetime | None = None
         self._known: dict[str, _Change] | None = None
 
     def run(self) -> None:
-        """Store what changed since the last look; a new node counts from its registration on."""
+        """Store what changed since the last run; a new node counts from its registration on."""
         now = self._context.now()
-        # A clock that is set back must not end the looks.
-        if self._looked_at is not None and timedelta() <= now - self._looked_at < LOOK_PAUSE:
-            return
         with self._context.database.read() as connection:
             known = _newest(connection) if self._known is None else self._known
             node = nodes.c
@@ -94,7 +87,6 @@ class CapacityKeeper:
             with self._context.database.write() as connection:
                 connection.execute(insert(capacity_changes), [asdict(change) for change in changed])
         self._known = known | {change.node: change for change in changed}
-        self._looked_at = now
 
 
 def read_capacity(

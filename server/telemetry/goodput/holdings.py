@@ -27,8 +27,6 @@ SETTLED_AFTER = timedelta(minutes=10)
 """Time after the end of a job for which its last records may still arrive."""
 SETTLED_AT_ONCE = 20
 """Jobs that one call settles, each in some milliseconds: placements wait for it."""
-SETTLE_PAUSE = timedelta(seconds=5)
-"""Pause between two calls."""
 FAILED_PAUSE = timedelta(hours=1)
 """Pause after which a job that could not be settled is tried again."""
 _ENDED = sorted(state.value for state in TERMINAL_JOB_STATES)
@@ -145,16 +143,11 @@ class Settler:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._ran_at: datetime | None = None
-        self._isolation = Isolation(context.now, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> None:
-        """Settle some jobs, unless a call did so just before."""
+        """Settle some jobs."""
         now = self._context.now()
-        # A clock that is set back must not end the settling.
-        if self._ran_at is not None and timedelta() <= now - self._ran_at < SETTLE_PAUSE:
-            return
-        self._ran_at = now
         without = self._isolation.left_out()
         with self._context.database.read() as connection:
             job_ids = connection.scalars(due_jobs(now, without=without)).all()

@@ -27,7 +27,7 @@ from server.core.context import Context
 from server.core.database.tables import tokens
 from server.core.errors import TooManyError, UnauthenticatedError
 from tests.server.api.in_process import TestClient
-from tests.server.harness import FakeClock
+from tests.server.clock import FakeClock
 from tests.server.statements import statements
 from trainyard.protocol.rest.access import TokenRequest
 

@@ -11,7 +11,7 @@ from server.core.context import Context
 from server.core.database.tables import jobs
 from server.jobs.jobs.listing import JobFilter, list_jobs
 from tests.server.api.in_process import TestClient
-from tests.server.harness import FakeClock
+from tests.server.clock import FakeClock
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 

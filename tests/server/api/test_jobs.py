@@ -11,7 +11,8 @@ from sqlalchemy import func, select, update
 from server.core.context import Context
 from server.core.database.tables import jobs
 from tests.server.api.in_process import TestClient
-from tests.server.harness import BRINGS_CODE, FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.planner.results import Plan
 from trainyard.protocol.rest.jobs import CancelReply, JobView, Progress
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply

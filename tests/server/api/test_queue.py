@@ -30,7 +30,8 @@ from server.scheduler.queue.endpoints import NOT_CONSIDERED, NOT_YET
 from server.scheduler.queue.forecaster import FORECAST_KEPT, Forecaster
 from tests.actors import ADA
 from tests.server.api.in_process import TestClient
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 from trainyard.base.ids import make_id
 from trainyard.protocol.rest.jobs import Progress
 

@@ -18,7 +18,8 @@ from server.telemetry.logs.pages import page
 from server.telemetry.metrics.csv import csv_rows
 from tests.server.api.processes import api
 from tests.server.api.serving import PATIENCE
-from tests.server.harness import FakeClock, Harness, Supervisor
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, metric_lines
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report
 

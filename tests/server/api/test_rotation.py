@@ -27,7 +27,8 @@ from server.core.errors import UnauthenticatedError
 from server.core.subject import Actor
 from server.jobs.shells.service import open_shell
 from tests.server.api.in_process import TestClient
-from tests.server.harness import BRINGS_CODE, FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.shell_sessions.views import ShellRequest
 

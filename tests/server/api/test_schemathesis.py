@@ -24,7 +24,8 @@ from server.core.database.migrate import upgrade
 from server.core.settings import Settings
 from tests.server.api.published import DOCUMENT
 from tests.server.api.serving import PATIENCE, serving
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 
 ID = "01jd3m6y0000000000000000a7"
 KEYS: dict[str, str | int] = {

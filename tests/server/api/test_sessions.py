@@ -8,7 +8,7 @@ from server.api.auth.service import MAX_SESSIONS, authenticate_session, open_ses
 from server.core.context import Context
 from server.core.errors import UnauthenticatedError
 from tests.server.api.in_process import TestClient
-from tests.server.harness import FakeClock
+from tests.server.clock import FakeClock
 
 
 def test_a_token_has_a_number_of_sessions_and_the_oldest_ends(

@@ -27,8 +27,8 @@ from server.core.events.tail import (
 from server.core.subject import Subject
 from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
+from tests.server.clock import FakeClock
 from tests.server.core.events.appended import append_many
-from tests.server.harness import FakeClock
 from trainyard.protocol.rest.event_data import Waiting
 from trainyard.protocol.rest.nodes import NodeOnline
 

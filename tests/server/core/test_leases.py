@@ -15,7 +15,8 @@ from server.core.leases import NODE_LEASES, OPERATION_LEASES, Leases, ServerUpti
 from server.jobs.checkpoints.service import verify
 from server.jobs.operations.service import claim_operation, report_operation
 from tests.actors import ADA
-from tests.server.harness import WORKER, AnyRow, FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import WORKER, AnyRow, Harness
 from tests.server.yard import APPLY
 from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
 

@@ -13,7 +13,7 @@ from server.core.context import Context
 from server.core.database.engine import Database
 from server.core.database.tables import liveness as beats
 from server.core.liveness import BEAT_SECONDS, beat, keep_beating, server_uptime
-from tests.server.harness import FakeClock
+from tests.server.clock import FakeClock
 
 
 class Rounds(threading.Event):

@@ -28,7 +28,8 @@ from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.service import stop
 from server.jobs.jobs.submission import submit
 from tests.actors import ADA
-from tests.server.harness import BRINGS_CODE, WORKER, FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import BRINGS_CODE, WORKER, Harness
 from trainyard.protocol.rest.checkpoints import ForkRequest, SampleRequest
 from trainyard.spec.job import JobSpec, parse_job_spec
 

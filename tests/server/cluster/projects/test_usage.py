@@ -9,6 +9,7 @@ import pytest
 from alembic import command
 from sqlalchemy import select
 
+from server.app.periodic_work import periodic_work
 from server.cluster.projects.queries import read_project
 from server.cluster.projects.service import create_project
 from server.cluster.projects.usage import USAGE_KEPT, RecentUsage, read_usage, split_by_month
@@ -119,7 +120,7 @@ def test_a_scheduler_sums_up_the_hours_once_in_some_rounds(
     harness.add_node(slots=2)
     _, (supervisor,) = harness.running(project="vision")
     harness.submit(project="vision", resources={"world_size": 2, "min_world_size": 1})
-    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database))
+    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database), periodic_work)
     with statements(context) as seen:
         for _ in range(4):
             assert scheduler.tick()

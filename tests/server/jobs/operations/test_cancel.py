@@ -10,7 +10,6 @@ from server.jobs.checkpoints import deletion, service
 from server.jobs.jobs.service import delete as delete_job
 from server.jobs.jobs.service import stop
 from server.jobs.operations.cancel import cancel, prune_ended
-from server.scheduler.retention.rounds import Upkeep
 from tests.actors import ADA, EVE
 from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationOutcome
@@ -100,16 +99,3 @@ def test_what_ended_long_ago_is_forgotten(yard: Yard, context: Context, job: str
     yard.harness.clock.advance(2)
     assert prune_ended(context) == 1
     assert [operation.id for operation in yard.operations()] == [waiting]
-
-
-def test_a_clock_that_is_set_back_ends_no_pruning(yard: Yard, context: Context, job: str) -> None:
-    day = 86_400
-    upkeep = Upkeep(context)
-    yard.harness.clock.advance(40 * day)
-    upkeep.run()
-    yard.harness.clock.advance(-40 * day)
-    old = service.verify(context, f"{job}.a1.step-4", actor=ADA)
-    cancel(context, old, actor=ADA)
-    yard.harness.clock.advance(31 * day)
-    upkeep.run()
-    assert yard.operations() == []

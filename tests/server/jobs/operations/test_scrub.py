@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from server.app.periodic_tasks import SCRUB
 from server.core.context import Context
 from server.jobs.checkpoints import service
 from server.scheduler.rounds.operations import OperationKeeper
 from tests.actors import ADA
+from tests.server.periodic import Repeated
 from tests.server.yard import Yard
 from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.run.checkpoint_faults import CheckpointFault
@@ -21,9 +23,10 @@ DAY = 86_400
 def scrubbing(yard: Yard, context: Context) -> Yard:
     """A server that has every checkpoint looked at once in seven days."""
     settings = context.settings.model_copy(update={"scrub_interval_days": 7.0})
-    yard.harness.keeper = OperationKeeper(
-        replace(context, settings=settings), yard.harness.dispatcher
-    )
+    harness = yard.harness
+    harness.keeper = OperationKeeper(replace(context, settings=settings), harness.dispatcher)
+    every = SCRUB.every_seconds
+    harness.scrubs = Repeated(harness.clock, harness.keeper.queue_scrub, every=every)
     return yard
 
 
@@ -63,7 +66,8 @@ def test_a_clock_that_is_set_back_ends_no_scrubs(scrubbing: Yard) -> None:
     ((operation_id, _),) = scrubbing.give()
     scrubbing.harness.clock.advance(5)
     scrubbing.do(operation_id, load=False)
-    scrubbing.harness.clock.advance(-3600)
+    scrubbing.harness.clock.set(-3600)
+    scrubbing.harness.clock.advance(60)
     ((operation_id, _),) = scrubbing.give()
     assert {one, two} >= {scrubbing.operation(operation_id).checkpoint_id}
     scrubbing.harness.clock.advance(-3600)

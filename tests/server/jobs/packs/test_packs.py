@@ -33,7 +33,8 @@ from server.jobs.packs.store import (
 from tests.actors import ADA, EVE
 from tests.server.api.in_process import TestClient
 from tests.server.api.serving import serving, until
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.jobs import PackView

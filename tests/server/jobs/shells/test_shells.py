@@ -17,7 +17,8 @@ from server.jobs.attempts.reports import ReportedShare, authenticate_share
 from server.jobs.shells import service, worker_api
 from server.telemetry.ingest.receive import store_report
 from tests.actors import ADA, ADMIN, EVE
-from tests.server.harness import BRINGS_CODE, FakeClock, Harness, Launched, Supervisor
+from tests.server.clock import FakeClock
+from tests.server.harness import BRINGS_CODE, Harness, Launched, Supervisor
 from trainyard.protocol.shell_sessions.messages import (
     INPUT_BYTES,
     WINDOW_BYTES,

@@ -15,10 +15,10 @@ from server.scheduler.autoscaling.forget_nodes import (
     forget_nodes,
     note_lost,
 )
-from server.scheduler.autoscaling.keeper import SupplyKeeper
 from server.scheduler.supply.service import delete_source
 from tests.actors import ADA
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 from tests.server.scheduler.supply.site import Site
 
 
@@ -69,16 +69,15 @@ def test_a_node_that_an_attempt_names_stays_without_its_series(
 
 
 def test_nodes_of_a_deleted_source_are_forgotten(
-    site: Site, harness: Harness, context: Context, clock: FakeClock
+    site: Site, context: Context, clock: FakeClock
 ) -> None:
     request_id, node = joined(site)
     site.describe(request_id, "ended", gone=True)
     delete_source(context, "slurm", actor=ADA)
-    keeper = SupplyKeeper(context, harness.placer.queue, list, lambda _: None)
-    keeper.run()
+    forget_nodes(context)
     assert left(context) == ({node}, 1)
     clock.advance(KEPT.total_seconds() + 1)
-    keeper.run()
+    forget_nodes(context)
     assert left(context) == (set(), 0)
 
 

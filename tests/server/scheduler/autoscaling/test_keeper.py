@@ -14,7 +14,8 @@ from server.scheduler.autoscaling.keeper import roots_in_use
 from server.scheduler.supply.changes import store_requests
 from server.scheduler.supply.rows import ONLINE_FOR, open_requests
 from tests.actors import ADA
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 from tests.server.scheduler.autoscaling.yard import Yard, start, trained
 from tests.server.scheduler.supply.site import Site, instance
 from trainyard.protocol.node_sources.messages import NeedsLogin

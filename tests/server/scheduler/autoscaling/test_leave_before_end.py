@@ -10,7 +10,7 @@ from server.core.context import Context
 from server.core.database.tables import nodes
 from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
 from tests.actors import ADA
-from tests.server.harness import FakeClock
+from tests.server.clock import FakeClock
 from tests.server.scheduler.supply.site import Site, instance
 from trainyard.protocol.rest.nodes import Running
 

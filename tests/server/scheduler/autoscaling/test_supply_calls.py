@@ -6,7 +6,7 @@ import pytest
 
 from server.scheduler.rounds.dispatch import CelerySender
 from server.scheduler.supply.rows import ONLINE_FOR
-from tests.server.harness import FakeClock
+from tests.server.clock import FakeClock
 from tests.server.scheduler.autoscaling.yard import Yard
 from tests.server.scheduler.supply.site import Site
 from trainyard.protocol.node_sources.messages import SourceMessage

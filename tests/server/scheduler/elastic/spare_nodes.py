@@ -45,4 +45,4 @@ def go_offline(harness: Harness, node: str) -> None:
 def look_for_spares(harness: Harness) -> None:
     """Let the pause between two searches pass, and search."""
     pass_time(harness, 5)
-    harness.spares.run()
+    harness.keep_spares()

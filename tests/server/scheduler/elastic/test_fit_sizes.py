@@ -11,13 +11,14 @@ from server.cluster.placement.decide import Turns
 from server.cluster.placement.demand import QueuedJob
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel
-from server.scheduler.elastic import fit_sizes, steps
+from server.scheduler.elastic import fit_sizes
 from server.scheduler.elastic.fit_sizes import SizeFitter
 from server.scheduler.elastic.jobs import can_continue
 from server.scheduler.queue import heads
 from server.scheduler.rounds import reconcile
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.periodic import Repeated
 from tests.server.scheduler.elastic.scenario import (
     SIX,
     lose,
@@ -83,7 +84,6 @@ def test_searches_rest_once_rounds_of_many_demands_do(
             searches.append(self)
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr(steps, "SECONDS_A_TICK", 60.0)
     monkeypatch.setattr(heads, "DEMANDS_AT_ONCE", 4)
     monkeypatch.setattr(heads, "FIRST_DEMANDS", 2)
     monkeypatch.setattr(fit_sizes, "Turns", Counted)
@@ -100,16 +100,19 @@ def test_searches_rest_once_rounds_of_many_demands_do(
     assert (harness.job(job_id).state, harness.job(job_id).world_size) == (JobState.STARTING, 3)
 
 
-def test_a_search_goes_on_in_the_next_tick_when_its_time_is_up(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def a_step_a_round(harness: Harness) -> Repeated:
+    """Return the search for sizes, of which a round carries out one step."""
+    fitter = SizeFitter(harness.context, harness.placer.queue)
+    return Repeated(harness.clock, fitter.run, budget=0.0)
+
+
+def test_a_search_goes_on_in_the_next_tick_when_its_time_is_up(harness: Harness) -> None:
     harness.add_node("a", slots=4)
     harness.submit(name="ahead", training=EVEN, resources={"world_size": 6})
     harness.clock.advance(1)
     job_id = harness.submit(**WIDE)
     harness.place()
-    monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
-    fitter = SizeFitter(harness.context, harness.placer.queue)
+    fitter = a_step_a_round(harness)
     found = []
     while 1 not in found:
         found.append(fitter.run())
@@ -118,16 +121,13 @@ def test_a_search_goes_on_in_the_next_tick_when_its_time_is_up(
     assert harness.job(job_id).world_size == 4
 
 
-def test_a_job_that_leaves_between_two_ticks_is_left_out(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_leaves_between_two_ticks_is_left_out(harness: Harness) -> None:
     harness.add_node("a", slots=4)
     harness.submit(name="ahead", training=EVEN, resources={"world_size": 6})
     harness.clock.advance(1)
     job_id = harness.submit(**WIDE)
     harness.place()
-    monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
-    fitter = SizeFitter(harness.context, harness.placer.queue)
+    fitter = a_step_a_round(harness)
     assert fitter.run() == 0
     cancel(harness.context, job_id, actor=ADA, reason="")
     assert [fitter.run() for _ in range(5)] == [0] * 5

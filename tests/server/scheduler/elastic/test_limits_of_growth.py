@@ -16,12 +16,13 @@ from server.core.context import Context
 from server.core.database.tables import jobs, nodes
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel, stop
-from server.scheduler.elastic import grow_jobs, steps
+from server.scheduler.elastic import grow_jobs
 from server.scheduler.elastic.grow_jobs import ElasticGrower, room_among
 from server.scheduler.elastic.sizes import search_best_size
 from tests.actors import ADA
 from tests.server.cluster.placement.cluster import offer
 from tests.server.harness import Harness
+from tests.server.periodic import Repeated
 from tests.server.scheduler.elastic.scenario import grown, pass_time, shrunk, took_over
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
@@ -200,28 +201,22 @@ def test_a_pause_keeps_the_nodes_of_its_job_and_no_others(harness: Harness) -> N
     assert harness.grow() == 1, "no nodes could hold nine slots"
 
 
-def test_a_look_goes_on_in_the_next_tick_when_its_time_is_up(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_goes_on_in_the_next_tick_when_its_time_is_up(harness: Harness) -> None:
     job_id, _ = shrunk(harness, training={"global_batch_size": 24, "steps": 1000})
     harness.add_node("c", slots=2)
     pass_time(harness, 600)
-    monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
-    look = ElasticGrower(harness.context)
+    look = Repeated(harness.clock, ElasticGrower(harness.context).run, budget=0.0)
     assert look.run() == 0
     found = [look.run() for _ in range(2)]
     assert found == [1, 0]
     assert harness.job(job_id).state == JobState.STOPPING
 
 
-def test_slots_that_go_between_two_ticks_are_not_grown_onto(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_that_go_between_two_ticks_are_not_grown_onto(harness: Harness) -> None:
     job_id, _ = shrunk(harness)
     harness.add_node("c", slots=2)
     pass_time(harness, 600)
-    monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
-    look = ElasticGrower(harness.context)
+    look = Repeated(harness.clock, ElasticGrower(harness.context).run, budget=0.0)
     assert look.run() == 0
     harness.launched(resources={"world_size": 2})
     assert [look.run() for _ in range(4)] == [0] * 4
@@ -237,6 +232,8 @@ def test_growth_uses_the_sums_of_slot_hours_that_a_round_has_read(
     harness.add_node("c", slots=2)
     pass_time(harness, 600)
     used = {vision: 1e6}
-    assert ElasticGrower(context, lambda connection, now, *, of: used).run() == 0
+    grower = ElasticGrower(context, lambda connection, now, *, of: used)
+    repeated = Repeated(harness.clock, grower.run)
+    assert repeated.run() == 0
     used = {vision: 0.0}
-    assert ElasticGrower(context, lambda connection, now, *, of: used).run() == 1
+    assert repeated.run() == 1

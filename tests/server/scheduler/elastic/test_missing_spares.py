@@ -11,11 +11,11 @@ from server.cluster.projects.usage import ReadUsage
 from server.core.context import Context
 from server.core.database.slot_tables import holdings
 from server.jobs.jobs.service import cancel
-from server.scheduler.elastic import steps
 from server.scheduler.elastic.grow_jobs import Room, read_room
 from server.scheduler.rounds import spares
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.periodic import Repeated
 from tests.server.scheduler.elastic.spare_nodes import (
     FOUR,
     change,
@@ -33,7 +33,7 @@ def test_a_spare_node_that_leaves_is_replaced_while_training_goes_on(harness: Ha
     job_id, _ = with_spare(harness)
     change(harness, "c", notice="spot")
     assert harness.empty() == 0
-    harness.spares.run()
+    harness.keep_spares()
     assert ranks_and_spares(harness, job_id)[1] == []
     harness.add_node("d", slots=2)
     look_for_spares(harness)
@@ -80,7 +80,7 @@ def test_a_round_reads_once_where_no_spare_node_needs_anything(
     change(harness, "c", slots=4, withheld={"3": "held by another program"})
     look_for_spares(harness)
     with statements(context) as seen:
-        harness.spares.run()
+        harness.keep_spares()
     assert len([each for each in seen if each.lstrip().startswith("SELECT")]) == 1
     assert not [each for each in seen if each.lstrip().startswith(("INSERT", "UPDATE", "DELETE"))]
 
@@ -88,7 +88,7 @@ def test_a_round_reads_once_where_no_spare_node_needs_anything(
 def test_a_missing_spare_takes_no_node_that_a_waiting_job_needs(harness: Harness) -> None:
     job_id, _ = with_spare(harness)
     go_offline(harness, "c")
-    harness.spares.run()
+    harness.keep_spares()
     harness.add_node("d", slots=2)
     waiting = harness.submit(resources={"world_size": 6}, training=FOUR["training"])
     harness.place()
@@ -100,9 +100,9 @@ def test_a_missing_spare_takes_no_node_that_a_waiting_job_needs(harness: Harness
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick carries out one step."""
-    monkeypatch.setattr(steps, "SECONDS_A_TICK", 0.0)
+def hurried(harness: Harness) -> None:
+    """A round carries out one step."""
+    harness.reserving = Repeated(harness.clock, harness.spares.reserve, every=5.0, budget=0.0)
 
 
 def three_without_spares(harness: Harness) -> list[str]:
@@ -115,7 +115,7 @@ def three_without_spares(harness: Harness) -> list[str]:
         found.append(harness.running(resources=resources)[0])
         go_offline(harness, ranks_and_spares(harness, found[-1])[1][0])
     for _ in found:
-        harness.spares.run()
+        harness.keep_spares()
     return found
 
 
@@ -132,16 +132,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
     return found
 
 
-def test_jobs_of_one_tick_share_what_is_read(
-    harness: Harness, reads: list[datetime], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steps, "SECONDS_A_TICK", float("inf"))
+def test_jobs_of_one_tick_share_what_is_read(harness: Harness, reads: list[datetime]) -> None:
     found = three_without_spares(harness)
     for number in range(2):
         harness.add_node(f"new-{number}", slots=1)
     reads.clear()
     harness.clock.advance(5)
-    harness.spares.run()
+    harness.keep_spares()
     assert len(reads) == 1
     reserved = [each for job_id in found for each in ranks_and_spares(harness, job_id)[1]]
     assert sorted(reserved) == ["new-0", "new-1"]
@@ -155,7 +152,8 @@ def test_the_search_goes_on_in_the_next_tick(harness: Harness, reads: list[datet
         harness.add_node(f"new-{number}", slots=1)
     reads.clear()
     for count in (1, 2, 3):
-        harness.spares.run()
+        harness.keep_spares()
+        harness.clock.advance(0.25)
         assert sum(harness.job(job_id).spare_slots for job_id in found) == count
         assert len(reads) == count
     reserved = {ranks_and_spares(harness, job_id)[1][0] for job_id in found}
@@ -168,10 +166,11 @@ def test_a_search_that_goes_on_takes_no_node_that_a_job_needs_by_now(harness: Ha
     harness.clock.advance(5)
     for number in range(3):
         harness.add_node(f"new-{number}", slots=1)
-    harness.spares.run()
+    harness.keep_spares()
     waiting = harness.submit(resources={"world_size": 4})
     harness.place()
     assert harness.job(waiting).state == JobState.QUEUED
     for _ in range(3):
-        harness.spares.run()
+        harness.clock.advance(0.25)
+        harness.keep_spares()
     assert sum(harness.job(job_id).spare_slots for job_id in found) == 1

@@ -74,7 +74,7 @@ def test_the_spare_takes_the_place_of_a_lost_node_before_the_queue(harness: Harn
     end_all([first])
     harness.place()
     assert harness.job(ahead).state == JobState.QUEUED, "all slots are kept for the lost node's job"
-    assert harness.spares.run() == 1
+    assert harness.keep_spares() == 1
     assert ranks_and_spares(harness, job_id) == (["a", "c"], [])
     attempt, job = harness.attempt(job_id), harness.job(job_id)
     assert (attempt.layout.world_size, job.retries_used, job.size_change) == (4, 0, None)
@@ -87,7 +87,7 @@ def test_a_node_that_proves_its_end_is_replaced_without_a_pause(harness: Harness
     supervisors[1].end("failed", FailureReason.NODE_LOST)
     end_all(supervisors[:1])
     assert harness.job(job_id).not_before is None
-    assert harness.spares.run() == 1
+    assert harness.keep_spares() == 1
     assert ranks_and_spares(harness, job_id) == (["a", "c"], [])
 
 
@@ -102,9 +102,9 @@ def test_a_job_that_waits_for_a_pause_keeps_nothing(harness: Harness) -> None:
     assert [free_on(harness, name) for name in "abc"] == [2, 2, 2]
     go_offline(harness, "b")
     harness.clock.advance(19)
-    assert harness.spares.run() + harness.place() == 0
+    assert harness.keep_spares() + harness.place() == 0
     harness.clock.advance(1)
-    assert harness.spares.run() == 0
+    assert harness.keep_spares() == 0
     assert harness.place() == 1
     assert ranks_and_spares(harness, job_id) == (["a", "c"], [])
 
@@ -114,7 +114,7 @@ def test_a_lost_node_has_ranks_again_where_no_spare_node_is_left(harness: Harnes
     supervisors[1].end("failed", FailureReason.NODE_LOST)
     end_all(supervisors[:1])
     go_offline(harness, "c")
-    assert harness.spares.run() == 1
+    assert harness.keep_spares() == 1
     assert ranks_and_spares(harness, job_id) == (["a", "b"], [])
 
 
@@ -128,7 +128,7 @@ def test_a_slot_that_a_job_keeps_is_withheld_unless_its_ranks_were_seen_there(
     lose(harness, [first])
     end_all([first])
     change(harness, "a", withheld={"0": reason})
-    assert harness.spares.run() == placed
+    assert harness.keep_spares() == placed
     assert (harness.job(job_id).state == JobState.STARTING) == (placed == 1)
 
 
@@ -138,7 +138,7 @@ def test_spares_that_are_left_over_stay_reserved(harness: Harness) -> None:
     assert ranks_and_spares(harness, job_id)[1] == ["c", "d"]
     lose(harness, [first])
     end_all([first])
-    harness.spares.run()
+    harness.keep_spares()
     assert ranks_and_spares(harness, job_id) == (["a", "c"], ["d"])
 
 
@@ -166,7 +166,7 @@ def test_a_second_loss_leaves_the_job_to_the_queue(harness: Harness) -> None:
     lose(harness, [first])
     go_offline(harness, "c")
     end_all([first])
-    assert harness.spares.run() == 0
+    assert harness.keep_spares() == 0
     assert ranks_and_spares(harness, job_id)[1] == []
     assert harness.place() == 0
     assert harness.job(job_id).reason == "needs 4 slots on 2 nodes, 2 are online"
@@ -180,7 +180,7 @@ def test_a_spare_slot_that_another_program_holds_takes_no_place(harness: Harness
     lose(harness, [first])
     change(harness, "c", withheld={"0": "held by another program"})
     end_all([first])
-    assert harness.spares.run() == 0
+    assert harness.keep_spares() == 0
     assert harness.job(job_id).state == JobState.QUEUED
 
 
@@ -192,7 +192,7 @@ def searching(harness: Harness) -> str:
     harness.add_node("d", slots=2)
     lose(harness, [second])
     end_all([second])
-    assert harness.spares.run() == 0
+    assert harness.keep_spares() == 0
     return job_id
 
 
@@ -208,7 +208,7 @@ def test_the_slots_that_a_job_keeps_while_commits_are_searched_are_its_own(
     assert harness.job(rival).reason == held
     assert harness.job(other).state == JobState.QUEUED
     pass_time(harness, 121, silent={"a"})
-    assert harness.spares.run() == 1
+    assert harness.keep_spares() == 1
     assert ranks_and_spares(harness, job_id) == (["b", "c"], [])
 
 
@@ -224,7 +224,7 @@ def test_a_lost_node_that_proves_its_end_leaves_its_place_to_the_spare(
     assert kept.shares.keys() == {"a", "b", "c"}
     assert (kept.ends_at, kept.first_step_at) == (None, None), "no end is near, and none preempts"
     pass_time(harness, 121)
-    assert harness.spares.run() == 1
+    assert harness.keep_spares() == 1
     assert ranks_and_spares(harness, job_id) == (["b", "c"], [])
 
 
@@ -233,7 +233,7 @@ def test_a_job_that_cannot_be_placed_leaves_its_slots_to_others(harness: Harness
     lose(harness, [first])
     end_all([first])
     harness.spoil_spec(job_id)
-    assert harness.spares.run() == 0
+    assert harness.keep_spares() == 0
     assert ranks_and_spares(harness, job_id)[1] == []
     harness.place()
     assert "cannot be read" in harness.job(job_id).reason
@@ -246,7 +246,7 @@ def test_a_job_that_is_no_longer_allowed_ends_and_frees_its_slots(harness: Harne
     lose(harness, [first])
     end_all([first])
     store_env(harness, job_id, EXPLOIT)
-    assert harness.spares.run() == 0
+    assert harness.keep_spares() == 0
     job = harness.job(job_id)
     assert (job.state, job.spare_slots) == (JobState.FAILED, 0)
     assert ranks_and_spares(harness, job_id)[1] == []
@@ -258,13 +258,13 @@ def test_an_elastic_job_keeps_its_size_while_a_spare_node_is_left(harness: Harne
     harness.add_node("d", slots=1)
     lose(harness, [first])
     end_all([first])
-    assert harness.spares.run() == 1
+    assert harness.keep_spares() == 1
     assert harness.attempt(job_id).layout.world_size == 4
     first, second = harness.claim_all(job_id)
     second.train(11)
     lose(harness, [first])
     end_all([first])
-    assert harness.spares.run() == 0
+    assert harness.keep_spares() == 0
     run_round(harness)
     assert harness.attempt(job_id).layout.world_size == 2
 

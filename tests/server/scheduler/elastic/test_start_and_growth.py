@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from sqlalchemy import select, update
 
+from server.app.periodic_tasks import GROW
+from server.app.periodic_work import periodic_work
 from server.core.context import Context
 from server.core.database.tables import events, jobs
 from server.core.liveness import beat
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel
-from server.scheduler.elastic.grow_jobs import CHECK_EVERY
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler
 from tests.actors import ADA
@@ -176,7 +177,7 @@ def test_the_scheduler_runs_every_part(harness: Harness, context: Context) -> No
     harness.add_node("a", slots=2)
     harness.add_node("b", slots=2)
     job_id = harness.submit(**SIX)
-    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database))
+    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database), periodic_work)
     for _ in range(3):
         assert scheduler.tick()
     for supervisor in harness.claim_all(job_id):
@@ -184,7 +185,7 @@ def test_the_scheduler_runs_every_part(harness: Harness, context: Context) -> No
     assert harness.job(job_id).world_size == 4
     set_pace(harness, job_id, 10**6)
     harness.add_node("c", slots=2)
-    harness.clock.advance(600 + CHECK_EVERY.total_seconds())
+    harness.clock.advance(600 + GROW.every_seconds)
     beat(context)
     assert scheduler.tick()
     assert harness.job(job_id).state == JobState.STOPPING

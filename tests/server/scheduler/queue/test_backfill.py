@@ -11,7 +11,7 @@ from server.core.database.tables import events, jobs
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import stop
 from server.scheduler.queue.groups import enter_groups
-from server.scheduler.rounds.round import DECIDE_AGAIN_AFTER
+from server.scheduler.rounds.round import DECIDE_AGAIN_SECONDS
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.statements import statements
@@ -87,7 +87,7 @@ def test_one_that_would_end_too_late_waits_until_time_has_passed(
     )
     set_left(harness, running(harness), 460)  # it became slower
     assert harness.place() == 0, "nothing but time changed"
-    harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+    harness.clock.advance(DECIDE_AGAIN_SECONDS)
     assert harness.place() == 1
 
 

@@ -15,7 +15,7 @@ from server.core.database.tables import jobs
 from server.jobs.jobs.service import set_priority, stop
 from server.scheduler.queue.duration import HISTORY
 from server.scheduler.queue.groups import enter_groups
-from server.scheduler.rounds.round import DECIDE_AGAIN_AFTER, Placer
+from server.scheduler.rounds.round import DECIDE_AGAIN_SECONDS, Placer
 from server.scheduler.rounds.victims import order_to_leave
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, Harness, Supervisor
@@ -27,7 +27,7 @@ from trainyard.protocol.states import JobState
 from trainyard.run.failures import FailureReason
 
 PROGRAM = {"program": {"command": ["train.py"], "code": {"folder": "data:mine"}}}
-AGAIN = DECIDE_AGAIN_AFTER.total_seconds()
+AGAIN = DECIDE_AGAIN_SECONDS
 
 
 def finished(harness: Harness, seconds: float = 4.0, **sections: Any) -> None:

@@ -20,7 +20,7 @@ from server.scheduler.queue import heads
 from server.scheduler.queue.groups import forget_groups, put_off
 from server.scheduler.queue.heads import FIRST_AT_ONCE, NOTIFIED
 from server.scheduler.rounds import round as scheduling_round
-from server.scheduler.rounds.round import DECIDE_AGAIN_AFTER, Placer
+from server.scheduler.rounds.round import DECIDE_AGAIN_SECONDS, Placer
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.statements import statements
@@ -347,7 +347,7 @@ def test_rounds_rest_once_they_have_considered_all_demands(
         assert 3 <= len(considered) <= 10
         assert set.union(*considered) == waiting
         considered.clear()
-        harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+        harness.clock.advance(DECIDE_AGAIN_SECONDS)
     assert harness.place() == 0
     harness.submit(resources={"node_selector": {"zone": "another"}})
     holding.end("succeeded")

@@ -22,6 +22,7 @@ from server.scheduler.retention.forget_jobs import JobPruner, LogPruner
 from server.telemetry.goodput.holdings import SETTLED_AFTER, Settler
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.periodic import Repeated
 from tests.server.reports import chunk, metric_lines, send
 from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
@@ -46,6 +47,11 @@ def ended(harness: Harness, *, outcome: str = "succeeded", steps: int = 3, **sec
     supervisor.end(outcome)
     harness.clock.advance(1)
     return job_id
+
+
+def forgotten(context: Context) -> int:
+    """Delete what may go; return the number of jobs."""
+    return int(Repeated(context.clock, JobPruner(context).run).run())
 
 
 def settled(harness: Harness) -> None:
@@ -78,13 +84,13 @@ def test_a_job_goes_with_all_its_rows_half_a_year_after_its_end(
 ) -> None:
     job_id = ended(harness)
     settled(harness)
-    pruner = JobPruner(context, seconds=60.0)
+    pruner = Repeated(harness.clock, JobPruner(context).run)
     harness.clock.advance(729 * DAY)
-    assert pruner.prune() == 0
+    assert pruner.run() == 0
     harness.clock.advance(2 * DAY)
     before = counts(context)
     assert before["log_blocks"]
-    assert pruner.prune() == 1
+    assert pruner.run() == 1
     after = counts(context)
     assert {name: after[name] for name in OF_JOBS} == dict.fromkeys(OF_JOBS, 0)
     with context.database.read() as connection:
@@ -143,7 +149,7 @@ def test_a_job_that_something_needs_stays(
     job_id = make(context, harness)
     settled(harness)
     harness.clock.advance(1000 * DAY)
-    JobPruner(context, seconds=60.0).prune()
+    forgotten(context)
     assert job_id in job_ids(context)
 
 
@@ -151,9 +157,9 @@ def test_a_job_that_something_needs_stays(
 def test_an_end_whose_slot_time_is_not_settled_waits(context: Context, harness: Harness) -> None:
     ended(harness)
     harness.clock.advance(1000 * DAY)
-    assert JobPruner(context, seconds=60.0).prune() == 0
+    assert forgotten(context) == 0
     settled(harness)
-    assert JobPruner(context, seconds=60.0).prune() == 1
+    assert forgotten(context) == 1
 
 
 @pytest.mark.usefixtures("node")
@@ -164,11 +170,10 @@ def test_a_large_job_goes_in_parts_and_the_next_round_goes_on(
     settled(harness)
     harness.clock.advance(1000 * DAY)
     monkeypatch.setattr(forget_jobs, "ROWS_AT_ONCE", 10)
-    ticks = iter(range(10_000))
-    pruner = JobPruner(context, seconds=3, now=lambda: next(ticks))
+    pruner = Repeated(harness.clock, JobPruner(context).run, budget=0.0)
     rounds = 0
     while job_ids(context):
-        pruner.prune()
+        pruner.run()
         rounds += 1
         assert rounds < 100
         assert second in job_ids(context) or first not in job_ids(context)
@@ -185,12 +190,12 @@ def test_an_imported_run_has_a_time_of_its_own_and_zero_keeps_all(
     with context.database.write() as connection:
         connection.execute(update(jobs).values(imported_from="wandb"))
     harness.clock.advance(729 * DAY)
-    assert JobPruner(context, seconds=60.0).prune() == 0
+    assert forgotten(context) == 0
     never = context.settings.model_copy(update={"imports_kept_days": 0.0})
     harness.clock.advance(2 * DAY)
-    assert JobPruner(replace(context, settings=never), seconds=60.0).prune() == 0
+    assert forgotten(replace(context, settings=never)) == 0
     assert job_ids(context) == [job_id]
-    assert JobPruner(context, seconds=60.0).prune() == 1
+    assert forgotten(context) == 1
 
 
 @pytest.mark.usefixtures("node")
@@ -208,7 +213,7 @@ def test_one_job_that_cannot_be_deleted_keeps_no_other(
         return trimmed(connection, job_id)  # type: ignore[arg-type]
 
     monkeypatch.setattr(forget_jobs, "_trimmed", fails)
-    assert JobPruner(context, seconds=60.0).prune() == 1
+    assert forgotten(context) == 1
     assert job_ids(context) == [first]
     assert second
 

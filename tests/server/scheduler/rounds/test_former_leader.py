@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from server.api.auth.throttle import note_failed_login
+from server.api.auth.throttle import forget_failed_logins, note_failed_login
+from server.app.periodic_work import periodic_work
 from server.cluster.nodes.drain import set_drain
 from server.core.context import Context
 from server.core.database.engine import Database, LeadLostError
@@ -18,7 +19,6 @@ from server.jobs.checkpoints.service import verify
 from server.jobs.jobs.idempotency import forget_old_keys
 from server.jobs.jobs.submission import submit
 from server.scheduler.queue.groups import enter_groups
-from server.scheduler.retention.rounds import Upkeep
 from server.scheduler.rounds.drain import run_drain
 from server.scheduler.rounds.leader import Leader, leading
 from server.scheduler.rounds.loop import Scheduler
@@ -115,7 +115,7 @@ def an_old_key_is_deleted(harness: Harness) -> Part:
 def a_window_of_failed_logins_is_deleted(harness: Harness) -> Part:
     note_failed_login(harness.context, "192.0.2.1")
     harness.pass_time(61)
-    return lambda context: Upkeep(context).run()
+    return forget_failed_logins
 
 
 def a_drain_is_ordered(harness: Harness) -> Part:
@@ -174,7 +174,7 @@ def test_a_former_leader_writes_nothing(
     harness: Harness, context: Context, make_due: Callable[[Harness], Part]
 ) -> None:
     first, second = Leader(context.database), Leader(context.database)
-    former = Scheduler(context, harness.dispatcher, first)
+    former = Scheduler(context, harness.dispatcher, first, periodic_work)
     assert former.tick()
     expire(context.database)
     assert second.held() == 2
@@ -195,7 +195,7 @@ def test_a_scheduler_that_leads_again_writes_in_the_new_epoch(
     harness: Harness, context: Context
 ) -> None:
     first, second = Leader(context.database), Leader(context.database)
-    scheduler = Scheduler(context, harness.dispatcher, first)
+    scheduler = Scheduler(context, harness.dispatcher, first, periodic_work)
     assert scheduler.tick()
     expire(context.database)
     assert second.held() == 2

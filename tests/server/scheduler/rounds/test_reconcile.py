@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import select, text
 
+from server.app.periodic_work import periodic_work
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes, attempts, jobs
 from server.core.liveness import beat
@@ -329,8 +330,8 @@ def test_only_the_leader_works(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id = harness.submit()
     first, second = Leader(context.database), Leader(context.database)
-    assert Scheduler(context, harness.dispatcher, first).tick()
-    standing_by = Scheduler(context, harness.dispatcher, second)
+    assert Scheduler(context, harness.dispatcher, first, periodic_work).tick()
+    standing_by = Scheduler(context, harness.dispatcher, second, periodic_work)
     assert not standing_by.tick()
     assert harness.job(job_id).state == JobState.STARTING
     first.release()

@@ -15,7 +15,8 @@ from server.core.errors import (
 )
 from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
 from server.scheduler.supply.rows import ONLINE_FOR
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 from tests.server.scheduler.supply.site import Site, instance, join_token
 from trainyard.protocol.node_sources.messages import LONGEST_SECONDS, MAX_NODE_HOURS
 

@@ -23,7 +23,8 @@ from server.scheduler.supply.joining import register_pilot, store_check
 from server.scheduler.supply.rows import ONLINE_FOR
 from server.scheduler.supply.service import delete_source, end_request
 from tests.actors import ADA
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 from tests.server.scheduler.supply.site import Site, instance, join_token
 from trainyard.protocol.node_sources.messages import CheckReport
 from trainyard.protocol.states import AttemptNodeState

@@ -14,7 +14,8 @@ from server.core.context import Context
 from server.core.errors import NotFoundError
 from server.scheduler.supply.claim import claim_request
 from server.scheduler.supply.service import explain_request
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 from tests.server.scheduler.supply.site import Site, instance, job
 from trainyard.protocol.node_sources.messages import EngineJob, NeedsLogin, RequestClaim
 from trainyard.protocol.worker_messages import PROTOCOL

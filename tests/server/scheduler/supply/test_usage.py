@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from server.core.context import Context
 from server.scheduler.supply.usage import read_use
-from tests.server.harness import FakeClock
+from tests.server.clock import FakeClock
 from tests.server.scheduler.supply.site import Site
 
 

@@ -12,7 +12,8 @@ from server.telemetry.artifacts import cleaning
 from server.telemetry.artifacts.cleaning import ContentCleaner, delete_released
 from server.telemetry.artifacts.uploads import store_block
 from tests.actors import ADA
-from tests.server.harness import FakeClock, Harness, Supervisor
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness, Supervisor
 from tests.server.telemetry.artifacts.uploading import (
     counts,
     digest_of,

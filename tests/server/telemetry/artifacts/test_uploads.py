@@ -17,7 +17,8 @@ from server.core.database.tables import attempt_nodes
 from server.core.errors import ConflictError, InvalidRequestError
 from server.telemetry.artifacts import uploads
 from server.telemetry.artifacts.uploads import store_block
-from tests.server.harness import FakeClock, Supervisor
+from tests.server.clock import FakeClock
+from tests.server.harness import Supervisor
 from tests.server.telemetry.artifacts.uploading import (
     counts,
     digest_of,

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import delete as delete_rows
 from sqlalchemy import func, select, update
 
+from server.app.periodic_tasks import CALIBRATE
 from server.cluster.nodes.predictor import predictor_of
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
@@ -19,7 +20,7 @@ from server.jobs.jobs.resume import options
 from server.jobs.jobs.service import delete
 from server.jobs.shells.service import open_shell
 from server.telemetry.calibration import store
-from server.telemetry.calibration.keeper import AFTER_END, LEAST_POINTS, PAUSE, CalibrationKeeper
+from server.telemetry.calibration.keeper import AFTER_END, LEAST_POINTS, CalibrationKeeper
 from server.telemetry.calibration.store import StoredRun, read_calibrations
 from server.telemetry.metrics.points import Points
 from server.telemetry.metrics.store import store_points
@@ -79,7 +80,7 @@ def planned(context: Context, document: dict[str, Any] | None = None) -> Plan:
 
 
 def next_turn(harness: Harness, keeper: CalibrationKeeper) -> None:
-    harness.clock.advance(PAUSE.total_seconds())
+    harness.clock.advance(CALIBRATE.every_seconds)
     keeper.run()
 
 

@@ -18,7 +18,6 @@ from server.telemetry.goodput.capacity import CapacityKeeper
 from server.telemetry.goodput.cluster import ClusterLedger
 from server.telemetry.goodput.holdings import (
     FAILED_PAUSE,
-    SETTLE_PAUSE,
     SETTLED_AFTER,
     Settler,
     due_jobs,
@@ -160,7 +159,6 @@ def test_a_job_that_cannot_be_settled_waits_and_the_others_are_settled(
         assert connection.scalars(due_jobs(context.now())).all() == [broken]
         assert connection.scalars(due_jobs(context.now(), without=[broken])).all() == []
     monkeypatch.undo()
-    harness.clock.advance(SETTLE_PAUSE.total_seconds())
     settler.run()
     assert unsettled(context) == 1, "it is not read again at once"
     harness.clock.advance(FAILED_PAUSE.total_seconds())

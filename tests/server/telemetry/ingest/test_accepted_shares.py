@@ -16,7 +16,8 @@ from server.jobs.attempts import reports
 from server.jobs.attempts.reports import AcceptedShares, authenticate_share
 from server.telemetry.metrics.charts import chart
 from tests.server.api.in_process import TestClient
-from tests.server.harness import FakeClock, Harness, Launched
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness, Launched
 from tests.server.reports import chunk, metric_lines, send
 from tests.server.statements import statements
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report

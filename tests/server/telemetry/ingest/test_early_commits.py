@@ -9,7 +9,8 @@ import pytest
 
 from server.jobs.checkpoints.queries import list_checkpoints
 from server.telemetry.ingest.early_commits import LONGEST_HOLD
-from tests.server.harness import BRINGS_CODE, FakeClock, Harness, Supervisor
+from tests.server.clock import FakeClock
+from tests.server.harness import BRINGS_CODE, Harness, Supervisor
 from tests.server.jobs.checkpoints.test_program_checkpoints import manifest
 from tests.server.reports import chunk, json_lines, send
 from trainyard.run.record_base import to_json

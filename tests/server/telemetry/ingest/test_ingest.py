@@ -22,7 +22,8 @@ from server.telemetry.ingest import parse
 from server.telemetry.logs.pages import page
 from server.telemetry.metrics.csv import csv_rows
 from server.telemetry.metrics.store import MAX_SERIES
-from tests.server.harness import FakeClock, Harness, Launched
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness, Launched
 from tests.server.reports import chunk, json_lines, kept_events, loss, metric_lines, send
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import Chunk

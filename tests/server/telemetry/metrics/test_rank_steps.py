@@ -13,7 +13,8 @@ from server.core.database.tables import attempts
 from server.core.errors import InvalidRequestError
 from server.telemetry.metrics import rank_steps as staging
 from server.telemetry.metrics.charts import chart
-from tests.server.harness import BRINGS_CODE, FakeClock, Harness, Supervisor
+from tests.server.clock import FakeClock
+from tests.server.harness import BRINGS_CODE, Harness, Supervisor
 from tests.server.reports import chunk, json_lines, kept_events, send
 from trainyard.data import merge_digests
 from trainyard.run.directory import Phase

@@ -92,7 +92,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Whether requests can be served
+         * Whether requests can be served, and what the scheduler repeats
          * @description Answer 503 while the database does not answer or has another schema.
          */
         get: operations["health_readyz"];
@@ -13160,6 +13160,22 @@ export interface components {
          */
         Reachable: Record<string, never>;
         /**
+         * Readiness
+         * @description The server answers, and its database has the newest schema.
+         */
+        Readiness: {
+            /**
+             * Status
+             * @constant
+             */
+            status: "ready";
+            /**
+             * Tasks
+             * @description In the order of a round.
+             */
+            tasks: components["schemas"]["TaskView"][];
+        };
+        /**
          * RecoverTask
          * @description A search for the commits of a lost attempt.
          */
@@ -15315,6 +15331,49 @@ export interface components {
             not_exact?: string[];
         };
         /**
+         * TaskView
+         * @description A periodic task of the scheduler.
+         */
+        TaskView: {
+            /** Name */
+            name: string;
+            /**
+             * Every Seconds
+             * @description Time from the begin of a run to the begin of the next one; 0 for each round.
+             */
+            every_seconds: number;
+            /**
+             * Budget Seconds
+             * @description Time of a round after which a run in steps pauses.
+             */
+            budget_seconds: number;
+            /**
+             * Stored At
+             * @description Time of the figures below; null before the first ones.
+             */
+            stored_at: string | null;
+            /**
+             * Runs
+             * @description Runs since this scheduler leads.
+             */
+            runs: number;
+            /**
+             * Failures
+             * @description Runs that failed, of these.
+             */
+            failures: number;
+            /**
+             * Seconds
+             * @description Work of the last run.
+             */
+            seconds: number;
+            /**
+             * Lag Seconds
+             * @description By how much the last run began after it was due.
+             */
+            lag_seconds: number;
+        };
+        /**
          * Terminal
          * @description A terminal of the person.
          */
@@ -16046,9 +16105,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        [key: string]: string;
-                    };
+                    "application/json": components["schemas"]["Readiness"];
                 };
             };
             /** @description Anything else that went wrong */

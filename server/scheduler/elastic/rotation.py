@@ -1,0 +1,24 @@
+"""Turns of many jobs: some of them in each run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+Row = TypeVar("Row")
+
+JOBS_A_RUN = 20
+
+
+class Rotation:
+    """Gives each of many jobs its turn."""
+
+    def __init__(self) -> None:
+        """Begin with the first job."""
+        self._turn = 0
+
+    def next(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the next batch of rows; the next run begins behind them."""
+        turn = self._turn % max(len(rows), 1)
+        self._turn = turn + JOBS_A_RUN
+        return [*rows[turn:], *rows[:turn]][:JOBS_A_RUN]

@@ -1,0 +1,166 @@
+"""Periodic work: what is due runs, within its budget, whatever its neighbours and the clock do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from server.app.periodic_tasks import TASKS
+from server.app.periodic_work import periodic_work
+from server.core.database.engine import LeadLostError
+from server.core.periodic import EACH_ROUND, PeriodicTask, PeriodicWork
+from server.core.periodic_times import read_times
+from tests.server.harness import FakeClock, Harness
+
+ROUND = 0.25
+DAY = 86_400.0
+
+
+def task(
+    name: str, every: float = EACH_ROUND, budget: float = 0.1, *, resumes: bool = True
+) -> PeriodicTask:
+    return PeriodicTask(name, every, budget, "", resumes=resumes)
+
+
+def test_what_fails_keeps_no_other_task_from_its_turn_and_runs_again_after_its_period() -> None:
+    clock, done = FakeClock(), list[str]()
+
+    def fails() -> None:
+        done.append("fails")
+        raise OSError("the disk is full")
+
+    work = PeriodicWork(
+        clock.monotonic,
+        {task("fails", 60.0): fails, task("goes on", 60.0): lambda: done.append("on")},
+    )
+    for count in (1, 2):
+        with pytest.raises(ExceptionGroup, match="run again") as raised:
+            work.run_due()
+        (error,) = raised.value.exceptions
+        assert (str(error), error.__notes__) == ("the disk is full", ["in the periodic task fails"])
+        work.run_due()
+        assert done == ["fails", "on"] * count
+        clock.advance(60)
+    times = work.times
+    assert (times["fails"].runs, times["fails"].failures) == (2, 2)
+    assert (times["goes on"].runs, times["goes on"].failures) == (2, 0)
+
+
+def test_a_former_leader_does_nothing_more() -> None:
+    done: list[str] = []
+
+    def loses() -> None:
+        raise LeadLostError
+
+    tasks = {task("loses"): loses, task("goes on"): lambda: done.append("on")}
+    with pytest.raises(LeadLostError):
+        PeriodicWork(FakeClock().monotonic, tasks).run_due()
+    assert done == []
+
+
+def back_an_hour(clock: FakeClock) -> None:
+    clock.set(-3600)
+
+
+def forward_a_day(clock: FakeClock) -> None:
+    clock.set(DAY)
+
+
+def stopped(clock: FakeClock) -> None:
+    """The wall clock shows the same time from now on."""
+    advance = clock.advance
+
+    def without_the_wall(seconds: float) -> None:
+        advance(seconds)
+        clock.set(-seconds)
+
+    clock.advance = without_the_wall  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("happens", [back_an_hour, forward_a_day, stopped])
+def test_no_clock_puts_a_task_off_or_repeats_it(happens: Callable[[FakeClock], None]) -> None:
+    clock, runs = FakeClock(), list[float]()
+    work = PeriodicWork(
+        clock.monotonic, {task("task", 5.0): lambda: runs.append(clock.monotonic())}
+    )
+    for number in range(120):
+        if number == 50:
+            happens(clock)
+        work.run_due()
+        clock.advance(ROUND)
+    assert runs == [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]
+
+
+def test_a_run_in_steps_pauses_when_its_time_is_up_and_goes_on_in_the_next_round() -> None:
+    clock, done = FakeClock(), list[int]()
+
+    def steps() -> Iterator[None]:
+        for number in range(5):
+            clock.advance(0.05)
+            done.append(number)
+            yield
+
+    long = task("long", 10.0)
+    work = PeriodicWork(clock.monotonic, {long: steps})
+    work.run_due()
+    assert (done, work.is_paused(long), work.times) == ([0, 1], True, {})
+    clock.advance(ROUND)
+    work.run_due()
+    work.run_due()
+    assert (done, work.is_paused(long)) == ([*range(5)], False)
+    assert work.times["long"].seconds == pytest.approx(0.25)
+    clock.advance(20)
+    work.run_due()
+    assert work.times["long"].lag_seconds == pytest.approx(10.5)
+
+
+def test_the_rest_of_a_run_that_does_not_resume_waits_for_the_next_period() -> None:
+    clock, done = FakeClock(), list[int]()
+
+    def steps() -> Iterator[None]:
+        for number in range(3):
+            done.append(number)
+            clock.advance(0.06)
+            yield
+
+    work = PeriodicWork(clock.monotonic, {task("upkeep", 60.0, resumes=False): steps})
+    work.run_due()
+    work.run_due()
+    assert done == [0, 1]
+    clock.advance(60)
+    work.run_due()
+    assert done == [0, 1, 0, 1]
+
+
+def test_steps_that_fail_are_dropped() -> None:
+    clock = FakeClock()
+
+    def steps() -> Iterator[None]:
+        yield
+        raise ValueError("no")
+
+    work = PeriodicWork(clock.monotonic, {task("task", budget=0.0): steps})
+    work.run_due()
+    with pytest.raises(ExceptionGroup):
+        work.run_due()
+    work.run_due()
+    assert work.times["task"].failures == 1
+
+
+def test_a_scheduler_runs_each_task_of_the_table_in_its_order(harness: Harness) -> None:
+    work = periodic_work(harness.context, harness.dispatcher)
+    assert tuple(work.tasks) == TASKS
+    work.run_due()
+    assert work.times.keys() == {each.name for each in TASKS}
+    harness.clock.advance(10)
+    work.run_due()
+    with harness.context.database.read() as connection:
+        stored = {each.name: each for each in read_times(connection)}
+    assert stored.keys() >= {"place_jobs", "plan_supply", "forget_jobs"}
+    assert (stored["forget_jobs"].runs, stored["forget_jobs"].failures) == (1, 0)
+
+
+def test_each_task_of_the_table_has_a_name_and_a_purpose_of_its_own() -> None:
+    assert len({each.name for each in TASKS}) == len({each.purpose for each in TASKS}) == len(TASKS)
+    assert all(each.name.isidentifier() and each.purpose.endswith(".") for each in TASKS)

@@ -1,0 +1,47 @@
+"""The page of periodic work, made of the table of its tasks."""
+
+from __future__ import annotations
+
+from server.app.periodic_tasks import TASKS
+from server.core.periodic import PeriodicTask
+
+HEAD = """# Periodic work
+
+The scheduler that leads runs a round every quarter of a second. In each round the tasks below that
+are due run one after the other, in this order. `curl http://HOST:8470/readyz` lists them with their
+last times:
+
+```json
+{"name": "plan_supply", "every_seconds": 1.0, "budget_seconds": 0.1,
+ "stored_at": "2026-11-29T12:00:00Z", "runs": 3600, "failures": 0, "seconds": 0.004,
+ "lag_seconds": 0.12}
+```
+
+`/metrics` has the same as `trainyard_task_seconds`, `trainyard_task_lag_seconds`,
+`trainyard_task_runs` and `trainyard_task_failures`, with the label `task`.
+
+- **Periods** are of the monotonic clock, from the begin of a run to the begin of the next one: a
+  clock that is set changes none.
+- **Budgets**: a run in steps pauses when its time of a round is up, and continues in the next
+  round; one of the upkeep (60 s) leaves the rest to the next run.
+- **Errors**: a task that fails keeps no other from its turn, and runs again after its period. An
+  error of one job is logged, and leaves that job out for a while.
+- **Takeover**: a scheduler that takes the lead begins with no memory; writes of the former one are
+  refused.
+
+A new task is a constant in `server/app/periodic_tasks.py`, and what it runs in
+`server/app/periodic_work.py`.
+
+| task | every | budget | |
+|---|---|---|---|
+"""
+
+
+def periodic_markdown() -> str:
+    """Return the page."""
+    return HEAD + "".join(map(_row, TASKS))
+
+
+def _row(task: PeriodicTask) -> str:
+    every = f"{task.every_seconds:g} s" if task.every_seconds else "round"
+    return f"| `{task.name}` | {every} | {task.budget_seconds:g} s | {task.purpose} |\n"
