@@ -32,9 +32,9 @@ from server.cluster.nodes.capacity import read_capacity
 from server.cluster.placement.decide import decide
 from server.cluster.projects.quotas import read_quotas
 from server.core.context import Context
-from server.scheduler.queue.groups import enter_groups
-from server.scheduler.queue.heads import read_heads
-from server.scheduler.queue.scheduling_queue import group_sizes
+from server.jobs.queue.groups import enter_groups
+from server.jobs.queue.heads import read_heads
+from server.jobs.queue.scheduling_queue import group_sizes
 from server.scheduler.rounds.leader import Leader, leading
 from server.scheduler.rounds.loop import TICK_SECONDS, collect_seldom
 from server.scheduler.rounds.round import Placer

@@ -16,13 +16,14 @@ from provisioner.engine_calls import EngineCalls
 from provisioner.request_folders import RequestFolders
 from provisioner.settings import SourceConfig
 from server.api.auth.service import authenticate_pilot, authenticate_token, create_token
+from server.cluster.supply.claim import claim_request
+from server.cluster.supply.enroll import register_source
+from server.cluster.supply.joining import register_pilot
+from server.cluster.supply.report import store_report
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes, nodes
 from server.core.errors import ConflictError, ForbiddenError, NotNamedError
-from server.scheduler.supply.claim import claim_request
-from server.scheduler.supply.enroll import register_source
-from server.scheduler.supply.joining import register_pilot
-from server.scheduler.supply.report import store_report
+from server.scheduler.autoscaling.end_shares import end_shares
 from trainyard.protocol.node_sources.messages import (
     PilotIdentity,
     RequestClaim,
@@ -51,7 +52,7 @@ class DirectApi(ProvisionerApi):
 
     def report(self, report: SourceReport) -> SourceReportReply:
         """Report what a call has returned."""
-        return store_report(self._context, report)
+        return store_report(self._context, report, end_shares=end_shares)
 
 
 def add_source(context: Context, source: SimulatedSource, *, idle_seconds: float) -> SourceConfig:

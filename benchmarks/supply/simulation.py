@@ -28,6 +28,7 @@ from benchmarks.supply.record import AnyRow, Observer, Record
 from benchmarks.supply.training import Training, Work
 from provisioner.engine_calls import EngineCalls
 from server.app.periodic_work import periodic_work
+from server.cluster.supply.service import end_request
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import jobs
 from server.core.errors import ConflictError
@@ -35,10 +36,10 @@ from server.core.liveness import beat
 from server.core.subject import Actor
 from server.jobs.jobs.service import cancel
 from server.jobs.jobs.submission import submit
+from server.scheduler.autoscaling.end_shares import end_shares
 from server.scheduler.rounds.dispatch import Message
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler
-from server.scheduler.supply.service import end_request
 from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 from trainyard.spec.job import parse_job_spec
@@ -245,7 +246,7 @@ class Simulation:
             allocation = self.engines[row.source].allocations.get(row.id)
             over = allocation is not None and allocation.state == "ended"
             if row.ended_at is None and over and row.engine_state in ("unknown", "ended"):
-                end_request(self._context, row.source, row.id, actor=PERSON)
+                end_request(self._context, row.source, row.id, actor=PERSON, end_shares=end_shares)
 
 
 def simulate(

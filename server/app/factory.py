@@ -19,16 +19,16 @@ import server.app.worker_endpoints
 import server.cluster.inbox.endpoints
 import server.cluster.nodes.endpoints
 import server.cluster.projects.endpoints
-import server.cluster.ranks.endpoints
+import server.cluster.supply.endpoints
+import server.cluster.supply.provisioners
 import server.jobs.checkpoints.endpoints
 import server.jobs.facts.endpoints
 import server.jobs.jobs.endpoints
 import server.jobs.operations.endpoints
 import server.jobs.packs.endpoints
+import server.jobs.queue.endpoints
+import server.jobs.ranks.endpoints
 import server.jobs.shells.endpoints
-import server.scheduler.queue.endpoints
-import server.scheduler.supply.endpoints
-import server.scheduler.supply.provisioners
 import server.telemetry.advice.endpoints
 import server.telemetry.artifacts.endpoints
 import server.telemetry.calibration.endpoints
@@ -51,7 +51,8 @@ from server.core.events.tail import Tail
 from server.core.liveness import keep_beating
 from server.jobs.attempts.reports import AcceptedShares
 from server.jobs.packs.endpoints import PACKS_PATH
-from server.scheduler.queue.forecaster import Forecaster
+from server.jobs.queue.forecaster import Forecaster
+from server.scheduler.autoscaling.end_shares import end_shares
 from server.telemetry.goodput.cluster import ClusterLedger
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 from trainyard.spec.code_pack import MAX_PACK_BYTES
@@ -69,7 +70,7 @@ MAX_LOGIN_BYTES = 4 * 1024
 ROUTERS: tuple[APIRouter, ...] = (
     server.app.worker_endpoints.router,
     server.cluster.inbox.endpoints.router,
-    server.scheduler.supply.provisioners.router,
+    server.cluster.supply.provisioners.router,
     server.jobs.jobs.endpoints.router,
     server.jobs.shells.endpoints.worker_router,
     server.jobs.shells.endpoints.router,
@@ -83,14 +84,14 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.telemetry.advice.endpoints.router,
     server.telemetry.calibration.endpoints.router,
     server.telemetry.goodput.endpoints.router,
-    server.cluster.ranks.endpoints.router,
+    server.jobs.ranks.endpoints.router,
     server.telemetry.logs.endpoints.router,
     server.jobs.checkpoints.endpoints.router,
     server.jobs.operations.endpoints.router,
     server.cluster.nodes.endpoints.router,
-    server.scheduler.supply.endpoints.router,
+    server.cluster.supply.endpoints.router,
     server.cluster.projects.endpoints.router,
-    server.scheduler.queue.endpoints.router,
+    server.jobs.queue.endpoints.router,
     server.api.stream.endpoints.router,
     server.api.auth.endpoints.router,
 )
@@ -117,6 +118,7 @@ def create_app(context: Context) -> FastAPI:
     app.state.cluster_ledger = ledger
     app.state.monitoring = Monitoring(context, tail, ledger)
     app.state.forecaster = Forecaster(context)
+    app.state.end_shares = end_shares
     problems.install(app)
     app.openapi = document  # type: ignore[method-assign]
     folder = dashboard_dir(context.settings.web_dir)

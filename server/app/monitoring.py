@@ -18,13 +18,13 @@ from server.api.auth.dependencies import person
 from server.cluster.nodes.series import device_values, host_values, node_values
 from server.cluster.nodes.slots import withheld_from_placement
 from server.cluster.projects.queries import Project, views
-from server.cluster.ranks.store import live_stragglers
 from server.core.context import Context
 from server.core.database.held import of_held
 from server.core.database.rows import Node
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.events.tail import Tail, newest_id
 from server.core.periodic_times import read_times
+from server.jobs.ranks.store import live_stragglers
 from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
 from trainyard.protocol.goodput import ClusterGoodputView
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState

@@ -13,13 +13,13 @@ from server.core.periodic_times import store_times
 from server.jobs.jobs.idempotency import forget_old_keys
 from server.jobs.operations.cancel import prune_ended
 from server.jobs.packs.store import delete_unnamed
+from server.jobs.queue.groups import forget_groups
 from server.jobs.shells.service import forget_shells
 from server.scheduler.autoscaling.forget_nodes import forget_nodes, note_lost
 from server.scheduler.autoscaling.keeper import SupplyKeeper
 from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
 from server.scheduler.elastic.fit_sizes import SizeFitter
 from server.scheduler.elastic.grow_jobs import ElasticGrower
-from server.scheduler.queue.groups import forget_groups
 from server.scheduler.retention.forget_history import (
     EventPruner,
     forget_access,

@@ -14,10 +14,12 @@ from server.api.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
 from server.api.http.dependencies import ServerContext, context_of
 from server.api.http.group_commit import answer_or_error, served_together
 from server.api.http.path_params import OperationId
+from server.api.http.protocol import check_protocol
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import JSON, reply
-from server.cluster.nodes.register import check_protocol, check_sender
+from server.cluster.nodes.register import check_sender
 from server.cluster.nodes.register import register as register_node
+from server.cluster.supply.joining import register_pilot, store_check
 from server.core.context import Context
 from server.core.errors import RefusalError
 from server.jobs.attempts.claim import SentClaim, claim_all
@@ -28,7 +30,6 @@ from server.jobs.jobs.queries import ended_or_unknown
 from server.jobs.operations.service import claim_operation, report_operation
 from server.jobs.protocol_2 import PATH as CHORE_PATH
 from server.jobs.protocol_2 import reply_text
-from server.scheduler.supply.joining import register_pilot, store_check
 from server.telemetry.ingest.receive import SentReport, store_report, store_together
 from server.telemetry.metrics.lineage_values import measure
 from trainyard.base.ids import ID_PATTERN

@@ -1,1 +1,2 @@
-"""Jobs from submission to their last attempt, with checkpoints, operations, packs and shells."""
+"""Jobs from submission to their last attempt: the queue, ranks, checkpoints, operations, packs,
+shells."""

@@ -1,1 +1,2 @@
-"""What one process at a time decides: the queue, rounds, sizes, supply and retention."""
+"""What one process at a time decides, and nothing asks of it over HTTP: rounds, sizes, supply,
+retention."""

@@ -37,7 +37,7 @@ from benchmarks.simulator.trace import (
 from server.cluster.placement import backfill, decide
 from server.cluster.placement.decide import Turns
 from server.cluster.placement.demand import LEAVES_WITHIN
-from server.scheduler.queue import heads
+from server.jobs.queue import heads
 from server.scheduler.rounds.loop import TICK_SECONDS
 from server.scheduler.rounds.round import Placer
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from server.cluster.nodes.drain import set_drain
 from server.cluster.nodes.labeling import set_labels
 from server.cluster.nodes.series import store_samples
-from server.cluster.ranks.store import record_found
 from server.core.context import Context
 from server.core.subject import Actor
 from server.jobs.attempts.node_heartbeat import node_heartbeat
+from server.jobs.ranks.store import record_found
 from tests.server.harness import WORKER
 from tests.web.actors import Stage, device_uuid
 from trainyard.protocol.node_samples import (

@@ -10,12 +10,12 @@ from uuid import UUID
 from sqlalchemy import update
 
 from server.api.auth.service import authenticate_pilot
+from server.cluster.supply import service
+from server.cluster.supply.joining import store_check
 from server.core.context import Context
 from server.core.database.source_tables import sources
-from server.scheduler.supply import service
-from server.scheduler.supply.joining import store_check
 from tests.actors import ADA
-from tests.server.scheduler.supply.site import Site, instance, secret_of
+from tests.server.cluster.supply.site import Site, instance, secret_of
 from trainyard.protocol.node_sources.messages import (
     CheckReport,
     CheckResult,

@@ -18,10 +18,10 @@ from server.cluster.placement.demand import (
     OVERDUE_AFTER,
     Holding,
     Offer,
-    expected_time,
 )
 from server.core.database.held import of_held
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.expected_time import expected_time
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 from trainyard.spec.auto import DeviceKind
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, exists
 
 from server.cluster.nodes.slots import withheld_from_placement
-from server.cluster.ranks.store import slow_slots
+from server.cluster.nodes.slow_slots import slow_slots
 from server.core.context import Context
 from server.core.database.held import of_held
 from server.core.database.rows import Node, TypedRow

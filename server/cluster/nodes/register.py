@@ -13,6 +13,7 @@ from sqlalchemy import Connection, exists, insert, select, update
 
 from server.api.auth.service import Principal, replace_token_of, use_up_join_token
 from server.api.auth.tokens import TokenKind
+from server.api.http.protocol import check_protocol
 from server.cluster.nodes.slots import keep_slots, reasons_by_uuid, uuids, withheld_slots
 from server.cluster.nodes.workers import refuse_second_worker
 from server.core.context import Context
@@ -46,19 +47,6 @@ PILOT_NAME = re.compile(
     rf"(?P<source>{SOURCE_NAME[1:-1]})-(?P<request>{ID_PATTERN[1:-1]})-(?P<number>[0-9]{{1,4}})"
 )
 """Names as `pilot_name` makes them."""
-
-
-def check_protocol(protocol: int) -> None:
-    """Reject unsupported protocol versions: this one and the one before are accepted.
-
-    Raises:
-        InvalidRequestError: it is older or newer.
-    """
-    if protocol not in (PROTOCOL - 1, PROTOCOL):
-        legal = [PROTOCOL - 1, PROTOCOL]
-        raise InvalidRequestError.at(
-            "/protocol", f"{protocol} is not understood; this server accepts {legal}"
-        )
 
 
 def check_sender(principal: Principal, node: str, protocol: int) -> None:

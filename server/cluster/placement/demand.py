@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Literal
 
+from server.core.expected_time import expected_time
 from trainyard.base.labels import BLOCK, FABRIC, RACK
 from trainyard.protocol.worker_messages import PROTOCOL
 from trainyard.spec.job import DEFAULT_PROJECT
@@ -19,10 +20,6 @@ LEAVES_WITHIN = timedelta(seconds=60)
 OVERDUE_AFTER = timedelta(minutes=5)
 """Time since that order, or since an end was first expected so soon, after which no end of the
 attempt is expected: its save may hang."""
-LONGEST_EXPECTED = timedelta(days=10_000)
-"""Longest time that is expected of a job. Ranks report its pace, and a later year than 9999 is no
-`datetime`: one such job would fail the rounds of all."""
-
 CAUTION = 2
 """So many times the expected duration fit where a job is backfilled on that estimate alone."""
 
@@ -34,15 +31,6 @@ def leave_time(seconds: float | None) -> timedelta:
         seconds: those that its ranks have after the signal, where the spec gives them.
     """
     return max(LEAVES_WITHIN, expected_time(seconds or 0.0))
-
-
-def expected_time(seconds: float) -> timedelta:
-    """Return an expected time, at least zero and at most `LONGEST_EXPECTED`.
-
-    Args:
-        seconds: what the pace of a job gives: infinity too, and NaN, which counts as zero.
-    """
-    return timedelta(seconds=min(max(0.0, seconds), LONGEST_EXPECTED.total_seconds()))
 
 
 @dataclass(frozen=True)

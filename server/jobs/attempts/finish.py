@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import Connection, update
 
-from server.cluster.ranks.hangs import explained
 from server.core.context import Context
 from server.core.database.rows import AttemptNode
 from server.core.database.tables import attempt_nodes, attempts, requests
@@ -38,6 +37,7 @@ from server.jobs.attempts.retry_policy import (
     verdict,
 )
 from server.jobs.operations.builds import queue_build
+from server.jobs.ranks.hangs import explained
 from trainyard.protocol.rest.event_data import (
     AttemptEnded,
     CancelRequested,

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from sqlalchemy import Connection, Table
 
-from server.cluster.ranks.store import present_stragglers
 from server.core.database.rows import Attempt, AttemptNode, TypedRow
 from server.core.database.tables import attempt_nodes, attempts, requests
 from server.core.lifecycle import check_job
 from server.jobs.attempts.lineage import attempts_of, lineage_of
+from server.jobs.ranks.store import present_stragglers
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
 from trainyard.protocol.rest.jobs import JobRequestView
 from trainyard.protocol.rest.metrics_and_logs import StragglerView

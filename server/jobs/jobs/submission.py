@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.jobs.idempotency import job_of_key, submission_digest
 from server.jobs.jobs.queries import job_row
 from server.jobs.packs.store import name_pack
+from trainyard.protocol.past_runs.views import ImportedRun
 from trainyard.protocol.rest.event_data import Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
@@ -163,16 +164,36 @@ def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJ
     """
     if not new:
         return []
-    for project in sorted({each.spec.project for each in new}):
-        keep_project(connection, project)
     rows = [_row(context, each) for each in new]
-    connection.execute(_INSERT_JOB, rows)
-    begin_facts(connection, {each.id: each.spec for each in new})
+    insert_rows(connection, rows, {each.id: each.spec for each in new})
     packed = [(each.spec.pack, each.id) for each in new if each.spec.pack is not None]
     for pack, job_id in sorted(packed):  # by pack: it is locked
         name_pack(context, connection, job_id, pack)
     append_events(context, connection, [_submitted(each) for each in new], touched=True)
     return [inserted(Job, row) for row in rows]
+
+
+def insert_rows(
+    connection: Connection,
+    rows: Sequence[Mapping[str, Any]],
+    specs: Mapping[str, JobSpec],
+    run: ImportedRun | None = None,
+) -> None:
+    """Store jobs, with their facts; their projects cannot be deleted until the transaction ends.
+
+    Args:
+        connection: a transaction.
+        rows: columns of the jobs, the same of each.
+        specs: their specs by job id.
+        run: what was imported, of an imported run.
+
+    Raises:
+        InvalidRequestError: a project does not exist.
+    """
+    for project in sorted({row["project"] for row in rows}):
+        keep_project(connection, project)
+    connection.execute(_INSERT_JOB, rows)
+    begin_facts(connection, specs, run)
 
 
 def _row(context: Context, new: CheckedJob) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, select
 
+from server.cluster.supply.rows import NodeRequest
 from server.core.database.source_tables import pilots
 from server.core.database.tables import nodes
-from server.scheduler.supply.rows import NodeRequest
 from trainyard.protocol.node_sources.messages import pilot_name
 from trainyard.protocol.states import NodeRequestState
 

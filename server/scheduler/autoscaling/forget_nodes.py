@@ -7,13 +7,13 @@ from datetime import timedelta
 from sqlalchemy import Connection, delete, exists, func, or_, select, update
 
 from server.cluster.nodes.series import QUARTER, QUARTERS_KEPT
+from server.cluster.supply.changes import source_changed
+from server.cluster.supply.rows import IS_OPEN, NodeRequest, lock_source
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import node_points
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import attempt_nodes, nodes
 from server.core.subject import SCHEDULER
-from server.scheduler.supply.changes import source_changed
-from server.scheduler.supply.rows import IS_OPEN, NodeRequest, lock_source
 from trainyard.protocol.states import NodeRequestState
 
 KEPT = timedelta(seconds=QUARTER * QUARTERS_KEPT)

@@ -12,12 +12,23 @@ from sqlalchemy import Connection, Table, bindparam, select, update
 
 from server.cluster.nodes.capacity import Capacity, read_capacity
 from server.cluster.placement.demand import Demand
+from server.cluster.supply.changes import NewRequest, source_changed, store_requests, withdraw
+from server.cluster.supply.rows import (
+    IS_OPEN,
+    NodeRequest,
+    StoredSource,
+    lock_source,
+    open_requests,
+)
+from server.cluster.supply.usage import HOUR, Use, read_use, read_waits
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.source_tables import node_requests, sources
 from server.core.database.tables import nodes
 from server.core.isolation import Isolation
 from server.core.subject import SCHEDULER
+from server.jobs.queue.order import read_shares
+from server.jobs.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from server.scheduler.autoscaling.count_coming import count_coming
 from server.scheduler.autoscaling.leave_before_end import takes_nothing_new
 from server.scheduler.autoscaling.supply_plan import (
@@ -29,17 +40,6 @@ from server.scheduler.autoscaling.supply_plan import (
     UnmetJob,
     plan,
 )
-from server.scheduler.queue.order import read_shares
-from server.scheduler.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
-from server.scheduler.supply.changes import NewRequest, source_changed, store_requests, withdraw
-from server.scheduler.supply.rows import (
-    IS_OPEN,
-    NodeRequest,
-    StoredSource,
-    lock_source,
-    open_requests,
-)
-from server.scheduler.supply.usage import HOUR, Use, read_use, read_waits
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.rest.nodes import Drain

@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import or_, select, update
 
+from server.cluster.supply.changes import drain_nodes, leave
+from server.cluster.supply.rows import lock_source, open_requests
 from server.core.context import Context
 from server.core.database.source_tables import node_requests, sources
 from server.core.database.tables import nodes
 from server.core.isolation import Isolation
 from server.core.subject import SCHEDULER
-from server.scheduler.supply.changes import drain_nodes, leave
-from server.scheduler.supply.rows import lock_source, open_requests
 from trainyard.protocol.node_sources.messages import USEFUL_SECONDS
 from trainyard.protocol.rest.nodes import Drain, Running
 

@@ -21,6 +21,9 @@ from server.core.database.tables import jobs
 from server.core.errors import UnreadableError
 from server.core.lifecycle import lock_job
 from server.jobs.jobs.checks import known_slots
+from server.jobs.queue.heads import read_heads
+from server.jobs.queue.order import GROUPED
+from server.jobs.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from server.scheduler.elastic.jobs import (
     chosen_by_a_person,
     newest_attempt,
@@ -29,9 +32,6 @@ from server.scheduler.elastic.jobs import (
     size_range_of,
 )
 from server.scheduler.elastic.sizes import Size, search_best_size
-from server.scheduler.queue.heads import read_heads
-from server.scheduler.queue.order import GROUPED
-from server.scheduler.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause
 from trainyard.run.failures import FailureReason

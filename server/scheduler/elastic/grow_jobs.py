@@ -27,6 +27,9 @@ from server.core.errors import ConflictError, InvalidRequestError, UnreadableErr
 from server.core.subject import SCHEDULER
 from server.jobs.jobs.checks import known_slots
 from server.jobs.jobs.resume import resume
+from server.jobs.queue.groups import GROUPED_AT_ONCE, NewJob, demand_of_new, demand_of_shape
+from server.jobs.queue.heads import DEMANDS_AT_ONCE
+from server.jobs.queue.order import ARRIVAL
 from server.scheduler.elastic.jobs import (
     chosen_by_a_person,
     demand_on,
@@ -35,9 +38,6 @@ from server.scheduler.elastic.jobs import (
 )
 from server.scheduler.elastic.rotation import Rotation
 from server.scheduler.elastic.sizes import fastest, is_worth_its_cost, search_best_size
-from server.scheduler.queue.groups import GROUPED_AT_ONCE, NewJob, demand_of_new, demand_of_shape
-from server.scheduler.queue.heads import DEMANDS_AT_ONCE
-from server.scheduler.queue.order import ARRIVAL
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
 from trainyard.spec.layout import Layout

@@ -19,8 +19,8 @@ from server.core.subject import SCHEDULER, Subject
 from server.jobs.attempts.launch import newest_attempt_id
 from server.jobs.jobs.checks import known_slots
 from server.jobs.jobs.next_attempt import Baseline
+from server.jobs.queue.groups import demand_of
 from server.scheduler.elastic.sizes import fastest
-from server.scheduler.queue.groups import demand_of
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.jobs import SizeChange
 from trainyard.protocol.states import DesiredState

@@ -17,7 +17,7 @@ from server.core.database.tables import jobs, operations
 from server.core.errors import UnreadableError
 from server.core.liveness import server_uptime
 from server.jobs.operations.queries import ARE_OPEN
-from server.scheduler.queue.groups import take_out
+from server.jobs.queue.groups import take_out
 from trainyard.protocol.operations import OperationKind, OperationTask
 from trainyard.protocol.states import JobState, OperationState
 

@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_coerce
 
 from server.cluster.nodes.capacity import slot_indices
-from server.cluster.nodes.network import unchecked_nodes
 from server.cluster.placement.demand import Offer
 from server.cluster.placement.pace import pace_digest
 from server.core.context import Context
@@ -27,7 +26,8 @@ from server.jobs.attempts.earlier_checkpoint import windows_left_out, windows_of
 from server.jobs.attempts.launch import Launch, newest_launch, release_kept, release_spares
 from server.jobs.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
 from server.jobs.jobs.checks import not_allowed
-from server.scheduler.queue.groups import put_off
+from server.jobs.queue.groups import put_off
+from server.jobs.ranks.node_findings import unchecked_nodes
 from trainyard.base.problems import Problem
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.event_data import JobEnded, Placed

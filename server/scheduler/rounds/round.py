@@ -19,9 +19,9 @@ from server.cluster.projects.quotas import read_quotas
 from server.cluster.projects.usage import ReadUsage, read_usage
 from server.core.context import Context
 from server.core.database.engine import LeadLostError
-from server.scheduler.queue.groups import enter_groups, learn_durations, put_off
-from server.scheduler.queue.heads import explain, note_turn, read_heads, tagged
-from server.scheduler.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
+from server.jobs.queue.groups import enter_groups, learn_durations, put_off
+from server.jobs.queue.heads import explain, note_turn, read_heads, tagged
+from server.jobs.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from server.scheduler.rounds.dispatch import Dispatcher
 from server.scheduler.rounds.hold_back_jobs import held_back
 from server.scheduler.rounds.placements import Placement, place

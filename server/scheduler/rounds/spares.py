@@ -23,9 +23,9 @@ from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.isolation import Isolation
 from server.core.lifecycle import lock_job
 from server.jobs.attempts.launch import Launch, newest_launch, release_spares
+from server.jobs.queue.groups import NewJob, demand_of, demand_of_new
 from server.scheduler.elastic.grow_jobs import Room, read_room
 from server.scheduler.elastic.rotation import Rotation
-from server.scheduler.queue.groups import NewJob, demand_of, demand_of_new
 from server.scheduler.rounds.dispatch import Dispatcher
 from server.scheduler.rounds.hold_back_jobs import held_back
 from server.scheduler.rounds.placements import Placement, held_on, lock_placement, place

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from sqlalchemy import Connection, select
 
-from server.cluster.ranks.store import read_ranks
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import metric_series
 from server.core.database.tables import attempt_nodes, jobs, nodes
 from server.jobs.attempts.launch import effective_spec
+from server.jobs.ranks.store import read_ranks
 from server.telemetry.advice.advice_input import BestSaves, Observed, RecentSteps, SlowRank
 from server.telemetry.advice.findings import findings_of
 from server.telemetry.goodput.queries import JobRecords, records_of

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, insert, select, update
 
-from server.cluster.projects.service import keep_project
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
 from server.core.database.metric_and_log_tables import imports
@@ -16,8 +15,8 @@ from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event, append_events
 from server.core.lifecycle import lock_job
 from server.core.subject import SERVER, Actor, Subject
-from server.jobs.facts.store import begin_facts
 from server.jobs.jobs.queries import read_import
+from server.jobs.jobs.submission import insert_rows
 from server.jobs.packs.store import lock_digest
 from server.telemetry.metrics.points import Points
 from server.telemetry.metrics.store import MAX_SERIES, store_points
@@ -66,20 +65,19 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
         known = connection.scalar(same)
         if known is not None:
             return read_import(connection, known)
-        keep_project(connection, request.project)
         job_id, attempt_id = context.new_id(), context.new_id()
         spec = _spec(request)
-        connection.execute(insert(jobs).values(_job(context, job_id, spec, request, actor)))
-        begin_facts(connection, {job_id: spec}, request.run)
+        row = _job(context, job_id, spec, request, actor)
+        insert_rows(connection, [row], {job_id: spec}, request.run)
         connection.execute(insert(attempts).values(_attempt(job_id, attempt_id, request, actor)))
-        row = {
+        imported = {
             "job_id": job_id,
             "digest": request.run.digest,
             "run": request.run,
             "reason": _ended(request),
             "received": 0,
         }
-        connection.execute(insert(imports).values(row))
+        connection.execute(insert(imports).values(imported))
         run = request.run
         event = NewEvent(
             Imported(tool=run.tool, run_id=run.run_id, points=run.points),

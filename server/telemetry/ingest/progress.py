@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, update
 
-from server.cluster.placement.demand import expected_time
 from server.core.database.tables import attempts, jobs
+from server.core.expected_time import expected_time
 from server.core.subject import SERVER
 from server.telemetry.ingest.report import IncomingReport
 from server.telemetry.metrics.continuity import first_step

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from sqlalchemy import update
 
-from server.cluster.ranks.store import (
+from server.core.database.tables import attempts, requests
+from server.core.subject import TRAINER
+from server.jobs.checkpoints.catalog import record_commits, record_stall
+from server.jobs.ranks.store import (
     places_of,
     record_found,
     record_gone,
     record_times,
     straggler_words,
 )
-from server.core.database.tables import attempts, requests
-from server.core.subject import TRAINER
-from server.jobs.checkpoints.catalog import record_commits, record_stall
 from server.telemetry.ingest.parse import AnsweredRequest, Comparison
 from server.telemetry.ingest.report import IncomingReport
 from server.telemetry.metrics.lineage_values import measure

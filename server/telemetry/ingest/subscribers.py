@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy import func, select, update
 
-from server.cluster.nodes.network import forget_check, record_check
-from server.cluster.nodes.slots import withheld_by_launch
-from server.core.database.tables import attempts, events, nodes
+from server.core.database.tables import attempts, events
 from server.core.events.notices import notify_all
 from server.core.subject import SERVER
 from server.jobs.attempts.reports import HeardShare, record_heartbeats
 from server.jobs.facts.store import report_facts
+from server.jobs.ranks.node_findings import forget_check, record_check, withhold_slots
 from server.telemetry.ingest.progress import advance_progress, check_continuity
 from server.telemetry.ingest.report import IncomingReport
 from server.telemetry.ingest.run_events import apply_run_events, store_answers
@@ -36,16 +35,11 @@ DROPPED_BECAUSE: Mapping[DropReason, str] = {
 Subscriber = Callable[[Sequence[IncomingReport]], None]
 
 
-def withhold_slots(incoming: IncomingReport) -> None:
-    """Withhold the slots whose devices a launch found unusable, until a sample of them is good."""
+def withhold_unusable_slots(incoming: IncomingReport) -> None:
+    """Withhold the slots whose devices a launch found unusable."""
     share, unusable = incoming.share, incoming.report.unusable
-    if not unusable:
-        return
-    mine = nodes.c.name == share.node
-    found = select(nodes.c.hardware, nodes.c.withheld).where(mine)
-    row = incoming.connection.execute(found.with_for_update(key_share=True)).one()
-    more = withheld_by_launch(row.hardware, share.slots, unusable)
-    incoming.connection.execute(update(nodes).where(mine).values(withheld=row.withheld | more))
+    if unusable:
+        withhold_slots(incoming.connection, share.node, share.slots, unusable)
 
 
 def record_network_check(incoming: IncomingReport) -> None:
@@ -203,7 +197,7 @@ def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
 SUBSCRIBERS: tuple[Subscriber, ...] = (
     _each(record_network_check),
     _each(forget_network_check),
-    _each(withhold_slots),
+    _each(withhold_unusable_slots),
     renew_leases,
     _each(keep_provenance),
     _each(keep_facts),

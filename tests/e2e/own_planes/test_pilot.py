@@ -15,8 +15,8 @@ from server.core.database.migrate import upgrade
 from server.core.settings import Settings
 from tests.e2e.control_plane import LOOPBACK, ONE_RANK, REPOSITORY, wait_for
 from tests.library.conftest import PresentClock, serving
+from tests.server.cluster.supply.site import Site, instance, secret_of
 from tests.server.harness import Harness
-from tests.server.scheduler.supply.site import Site, instance, secret_of
 from tests.worker.conftest import SPEC, TEXT
 from trainyard.protocol.states import JobState
 from worker.node.process_tree import descendants

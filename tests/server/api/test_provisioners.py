@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from server.core.context import Context
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
-from tests.server.scheduler.supply.site import SETTINGS, Site, hash_of, join_token
+from tests.server.cluster.supply.site import SETTINGS, Site, hash_of, join_token
 from trainyard.protocol.worker_messages import PROTOCOL
 
 PROVISIONERS = "/api/v1/provisioners"

@@ -25,9 +25,9 @@ from server.cluster.placement.forecast import (
 from server.core.context import Context
 from server.core.database.tables import jobs
 from server.jobs.jobs.service import set_priority, stop
-from server.scheduler.queue import forecaster as module
-from server.scheduler.queue.endpoints import NOT_CONSIDERED, NOT_YET
-from server.scheduler.queue.forecaster import FORECAST_KEPT, Forecaster
+from server.jobs.queue import forecaster as module
+from server.jobs.queue.endpoints import NOT_CONSIDERED, NOT_YET
+from server.jobs.queue.forecaster import FORECAST_KEPT, Forecaster
 from tests.actors import ADA
 from tests.server.api.in_process import TestClient
 from tests.server.clock import FakeClock

@@ -7,7 +7,7 @@ import pytest
 from server.core.context import Context
 from tests.server.api.in_process import TestClient
 from tests.server.clock import FakeClock
-from tests.server.scheduler.supply.site import Site
+from tests.server.cluster.supply.site import Site
 
 SOURCES = "/api/v1/sources"
 

@@ -11,7 +11,8 @@ from server.app.periodic_work import periodic_work
 from server.core.database.engine import LeadLostError
 from server.core.periodic import EACH_ROUND, PeriodicTask, PeriodicWork
 from server.core.periodic_times import read_times
-from tests.server.harness import FakeClock, Harness
+from tests.server.clock import FakeClock
+from tests.server.harness import Harness
 
 ROUND = 0.25
 DAY = 86_400.0

@@ -14,13 +14,13 @@ from server.core.context import Context
 from server.core.database.queue_tables import demands
 from server.core.database.tables import jobs
 from server.jobs.jobs.service import cancel
-from server.scheduler.queue.groups import GROUPED_AT_ONCE, enter_groups, forget_groups
-from server.scheduler.queue.order import read_shares
-from server.scheduler.queue.scheduling_queue import SchedulingQueue, group_sizes
+from server.jobs.queue.groups import GROUPED_AT_ONCE, enter_groups, forget_groups
+from server.jobs.queue.order import read_shares
+from server.jobs.queue.scheduling_queue import SchedulingQueue, group_sizes
 from tests.actors import ADA
 from tests.server.harness import Harness
-from tests.server.scheduler.queue.test_groups import fill
-from tests.server.scheduler.queue.test_order import listed
+from tests.server.jobs.queue.test_groups import fill
+from tests.server.jobs.queue.test_order import listed
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.states import JobState
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from server.core.context import Context
+from tests.server.cluster.supply.site import Site
 from tests.server.harness import Harness
 from tests.server.scheduler.autoscaling.yard import Yard
-from tests.server.scheduler.supply.site import Site
 
 
 @pytest.fixture

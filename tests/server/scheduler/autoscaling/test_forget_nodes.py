@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import func, insert, select
 
+from server.cluster.supply.service import delete_source
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import node_points
 from server.core.database.tables import nodes
@@ -15,11 +16,10 @@ from server.scheduler.autoscaling.forget_nodes import (
     forget_nodes,
     note_lost,
 )
-from server.scheduler.supply.service import delete_source
 from tests.actors import ADA
 from tests.server.clock import FakeClock
+from tests.server.cluster.supply.site import Site
 from tests.server.harness import Harness
-from tests.server.scheduler.supply.site import Site
 
 
 def joined(site: Site) -> tuple[str, str]:

@@ -8,16 +8,16 @@ import pytest
 from sqlalchemy import Engine, event, update
 
 from server.cluster.nodes.drain import set_drain
+from server.cluster.supply.changes import store_requests
+from server.cluster.supply.rows import ONLINE_FOR, open_requests
 from server.core.context import Context
 from server.core.database.tables import nodes
 from server.scheduler.autoscaling.keeper import roots_in_use
-from server.scheduler.supply.changes import store_requests
-from server.scheduler.supply.rows import ONLINE_FOR, open_requests
 from tests.actors import ADA
 from tests.server.clock import FakeClock
+from tests.server.cluster.supply.site import Site, instance
 from tests.server.harness import Harness
 from tests.server.scheduler.autoscaling.yard import Yard, start, trained
-from tests.server.scheduler.supply.site import Site, instance
 from trainyard.protocol.node_sources.messages import NeedsLogin
 
 

@@ -11,7 +11,7 @@ from server.core.database.tables import nodes
 from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
 from tests.actors import ADA
 from tests.server.clock import FakeClock
-from tests.server.scheduler.supply.site import Site, instance
+from tests.server.cluster.supply.site import Site, instance
 from trainyard.protocol.rest.nodes import Running
 
 

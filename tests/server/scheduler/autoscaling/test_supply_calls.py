@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from server.cluster.supply.rows import ONLINE_FOR
 from server.scheduler.rounds.dispatch import CelerySender
-from server.scheduler.supply.rows import ONLINE_FOR
 from tests.server.clock import FakeClock
+from tests.server.cluster.supply.site import Site
 from tests.server.scheduler.autoscaling.yard import Yard
-from tests.server.scheduler.supply.site import Site
 from trainyard.protocol.node_sources.messages import SourceMessage
 
 

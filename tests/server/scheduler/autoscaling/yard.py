@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from server.cluster.supply.queries import list_requests
 from server.scheduler.autoscaling.keeper import SupplyKeeper
 from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
-from server.scheduler.supply.queries import list_requests
+from tests.server.cluster.supply.site import Site, instance
 from tests.server.harness import Harness, Supervisor
-from tests.server.scheduler.supply.site import Site, instance
 from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.node_sources.views import NodeRequestView
 

@@ -11,10 +11,10 @@ from server.cluster.placement.decide import Turns
 from server.cluster.placement.demand import QueuedJob
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel
+from server.jobs.queue import heads
 from server.scheduler.elastic import fit_sizes
 from server.scheduler.elastic.fit_sizes import SizeFitter
 from server.scheduler.elastic.jobs import can_continue
-from server.scheduler.queue import heads
 from server.scheduler.rounds import reconcile
 from tests.actors import ADA
 from tests.server.harness import Harness

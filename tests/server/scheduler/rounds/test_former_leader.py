@@ -18,7 +18,7 @@ from server.core.liveness import beat
 from server.jobs.checkpoints.service import verify
 from server.jobs.jobs.idempotency import forget_old_keys
 from server.jobs.jobs.submission import submit
-from server.scheduler.queue.groups import enter_groups
+from server.jobs.queue.groups import enter_groups
 from server.scheduler.rounds.drain import run_drain
 from server.scheduler.rounds.leader import Leader, leading
 from server.scheduler.rounds.loop import Scheduler

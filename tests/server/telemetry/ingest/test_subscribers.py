@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from server.cluster.placement.demand import LONGEST_EXPECTED
 from server.core.context import Context
 from server.core.database.tables import requests
 from server.core.errors import InvalidRequestError
+from server.core.expected_time import LONGEST_EXPECTED
 from server.jobs.attempts.parent import parent_checkpoint
 from server.jobs.checkpoints.queries import list_checkpoints, read_checkpoint
 from server.jobs.jobs.queries import job_view

@@ -1,0 +1,159 @@
+"""`/sources`: the places that nodes come from, and what was asked of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from server.api.auth.dependencies import Admin, Person, person
+from server.api.http.dependencies import ServerContext
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import RequestId, SourceName
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply
+from server.cluster.supply import queries, service
+from server.cluster.supply.gone_nodes import EndShares
+from trainyard.protocol.node_sources.messages import SOURCE_NAME
+from trainyard.protocol.node_sources.views import (
+    NodeRequestView,
+    NodesRequest,
+    SourceOrder,
+    SourceView,
+)
+from trainyard.protocol.rest.common import Page
+
+router = APIRouter(prefix="/sources", tags=["sources"], dependencies=[person])
+
+OrderBody = Annotated[SourceOrder, Depends(JsonBody(SourceOrder, default=SourceOrder()))]
+NodesBody = Annotated[NodesRequest, Depends(JsonBody(NodesRequest, default=NodesRequest()))]
+
+
+async def _end_shares_of(request: Request) -> EndShares:
+    return cast(EndShares, request.app.state.end_shares)
+
+
+SharesEnd = Annotated[EndShares, Depends(_end_shares_of)]
+"""Ends the shares of gone nodes."""
+
+
+@router.get("", response_model=Page[SourceView], summary="Where nodes come from")
+def list_(
+    context: ServerContext,
+    page: Annotated[PageRequest[str], Depends(page_by("sources", str, SOURCE_NAME))],
+) -> Response:
+    """List sources by name: what they offer, what is asked and used of them."""
+    views = queries.list_sources(context, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.name)
+    return reply(Page[SourceView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get("/{name}", response_model=SourceView, summary="One source")
+def show(context: ServerContext, name: SourceName) -> Response:
+    """Return a source."""
+    with context.database.read() as connection:
+        return reply(queries.source_view(context, connection, name))
+
+
+@router.delete("/{name}", status_code=204, summary="Forget a source")
+def delete(context: ServerContext, principal: Admin, name: SourceName) -> None:
+    """Forget a source without open requests; its provisioner needs a new join token."""
+    service.delete_source(context, name, actor=principal.actor)
+
+
+@router.post("/{name}/pause", response_model=SourceView, summary="Ask nothing more of a source")
+def pause(context: ServerContext, principal: Admin, name: SourceName, body: OrderBody) -> Response:
+    """Ask nothing more; what runs and what was asked stays."""
+    return reply(service.pause_source(context, name, body.reason, actor=principal.actor))
+
+
+@router.post("/{name}/unpause", response_model=SourceView, summary="Ask of a source again")
+def unpause(context: ServerContext, principal: Admin, name: SourceName) -> Response:
+    """Ask again, as queued jobs need it."""
+    return reply(service.unpause_source(context, name, actor=principal.actor))
+
+
+@router.post(
+    "/{name}/check", status_code=202, response_model=NodeRequestView, summary="Check a source"
+)
+def check(context: ServerContext, principal: Admin, name: SourceName) -> Response:
+    """Request one node whose pilot examines the place; the request's view has its findings."""
+    return reply(service.check_source(context, name, actor=principal.actor), status=202)
+
+
+@router.get("/{name}/requests", response_model=Page[NodeRequestView], summary="Requests for nodes")
+def list_requests(
+    context: ServerContext,
+    name: SourceName,
+    page: Annotated[PageRequest[str], Depends(page_by("node-requests", str))],
+    open_only: Annotated[
+        bool | None,
+        Query(alias="open", description="Those that have not ended, or that have; all if absent."),
+    ] = None,
+) -> Response:
+    """List requests of a source with the engine's reason, the newest first."""
+    views = queries.list_requests(
+        context, name, open_only=open_only, after=page.after, limit=page.limit
+    )
+    shown, next_page_token = page.cut(views, lambda view: view.id)
+    return reply(Page[NodeRequestView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.post(
+    "/{name}/requests", status_code=201, response_model=NodeRequestView, summary="Request nodes"
+)
+def request(
+    context: ServerContext, principal: Admin, name: SourceName, body: NodesBody
+) -> Response:
+    """Request nodes that no queued job has caused; they are released when they are idle."""
+    asked = service.request_nodes(context, name, body.nodes, actor=principal.actor)
+    return reply(asked, status=201)
+
+
+@router.get("/{name}/requests/{request_id}", response_model=NodeRequestView, summary="One request")
+def show_request(context: ServerContext, name: SourceName, request_id: RequestId) -> Response:
+    """Return a request for nodes."""
+    with context.database.read() as connection:
+        return reply(queries.request_view(connection, name, request_id))
+
+
+@router.post(
+    "/{name}/requests/{request_id}/cancel",
+    response_model=NodeRequestView,
+    summary="Cancel a request",
+)
+def cancel(
+    context: ServerContext, principal: Admin, name: SourceName, request_id: RequestId
+) -> Response:
+    """Cancel a request at the engine; it ends when the engine proves that nothing is left."""
+    return reply(service.cancel_request(context, name, request_id, actor=principal.actor))
+
+
+@router.post(
+    "/{name}/requests/{request_id}/end",
+    response_model=NodeRequestView,
+    summary="Forget a request that the engine does not know",
+)
+def end(
+    context: ServerContext,
+    principal: Admin,
+    end_shares: SharesEnd,
+    name: SourceName,
+    request_id: RequestId,
+) -> Response:
+    """End a request whose end the engine does not prove; its nodes count as gone."""
+    view = service.end_request(
+        context, name, request_id, actor=principal.actor, end_shares=end_shares
+    )
+    return reply(view)
+
+
+@router.post(
+    "/{name}/requests/{request_id}/explain",
+    status_code=202,
+    response_model=NodeRequestView,
+    summary="Ask the engine why a request waits",
+)
+def explain(context: ServerContext, _: Person, name: SourceName, request_id: RequestId) -> Response:
+    """Queue the question; the answer becomes part of the request's reason."""
+    return reply(service.explain_request(context, name, request_id), status=202)

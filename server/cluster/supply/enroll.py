@@ -1,0 +1,107 @@
+"""Registration of a source by its provisioner, and the token that it is given."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, update
+
+from server.api.auth.service import Principal, replace_token_of, use_up_join_token
+from server.api.auth.tokens import TokenKind
+from server.cluster.supply.changes import source_changed
+from server.cluster.supply.rows import StoredSource, open_requests
+from server.core.context import Context
+from server.core.database.source_tables import sources
+from server.core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidRequestError,
+)
+from trainyard.protocol.node_sources.messages import SourceRegistration, SourceRegistrationReply
+from trainyard.protocol.worker_messages import PROTOCOL
+
+
+def check_sender(principal: Principal, source: str, protocol: int) -> None:
+    """Check protocol and token of a provisioner's call.
+
+    Raises:
+        InvalidRequestError: the protocol is not understood.
+        ForbiddenError: it is the token of another source.
+    """
+    if protocol != PROTOCOL:
+        raise InvalidRequestError.at(
+            "/protocol", f"{protocol} is not understood; this server accepts [{PROTOCOL}]"
+        )
+    if principal.kind is TokenKind.SOURCE and principal.source != source:
+        raise ForbiddenError(f"this is the token of source {principal.source!r}, not of {source!r}")
+
+
+def register_source(
+    context: Context, registration: SourceRegistration, *, principal: Principal
+) -> SourceRegistrationReply:
+    """Take a source in, or store its changed settings.
+
+    A join token is used up and answered with a token of the source, which ends earlier ones.
+
+    Raises:
+        InvalidRequestError: the protocol is not understood.
+        ForbiddenError: a token of another source.
+        UnauthenticatedError: the join token was used up meanwhile.
+        ConflictError: a provisioner serves this source, or its open requests are of another engine.
+    """
+    name = registration.name
+    check_sender(principal, name, registration.protocol)
+    with context.database.write() as connection:
+        found = StoredSource.select().where(sources.c.name == name).with_for_update(key_share=True)
+        before = StoredSource.one_or_none(connection, found)
+        token = None
+        if principal.kind is not TokenKind.SOURCE:
+            token = _join(context, connection, name, principal, before)
+        if before is not None and before.kind != registration.kind:
+            count = len(open_requests(connection, name))
+            if count:
+                raise ConflictError(
+                    f"source {name!r} has {count} open requests in {before.kind}; end them before "
+                    f"it becomes one of {registration.kind}"
+                )
+        _store(context, connection, registration, before)
+    return SourceRegistrationReply(source_token=token)
+
+
+def _join(
+    context: Context,
+    connection: Connection,
+    name: str,
+    principal: Principal,
+    before: StoredSource | None,
+) -> str:
+    """Use the join token up, and return the token of the source."""
+    use_up_join_token(context, connection, principal)
+    if before is not None and before.is_online(context.now()):
+        raise ConflictError(
+            f"a provisioner serves source {name!r}; end it first, or give this source another name"
+        )
+    return replace_token_of(context, connection, TokenKind.SOURCE, name)
+
+
+def _store(
+    context: Context,
+    connection: Connection,
+    registration: SourceRegistration,
+    before: StoredSource | None,
+) -> None:
+    now, name = context.now(), registration.name
+    settings = {
+        field: getattr(registration, field)
+        for field in SourceRegistration.model_fields
+        if field not in ("protocol", "name")
+    }
+    settings["version"] = registration.version[:50]
+    row = {**settings, "heard_at": now, "is_away": False}
+    if before is None:
+        connection.execute(insert(sources).values(name=name, registered_at=now, **row))
+    else:
+        connection.execute(update(sources).where(sources.c.name == name).values(row))
+    same = before is not None and all(getattr(before, n) == v for n, v in settings.items())
+    if before is None or before.is_away or not same:
+        shape, limits = registration.shape, registration.limits
+        offers = f"nodes of {shape.slots} {shape.device} slots, at most {limits.nodes}"
+        source_changed(context, connection, name, f"source {name} is registered: {offers}")

@@ -1,0 +1,82 @@
+"""Nodes whose pilot is gone by the word of the engine, and the shares that they held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from sqlalchemy import Connection, select, update
+
+from server.api.auth.tokens import TokenKind
+from server.core.context import Context
+from server.core.database.slot_tables import HOLDS_SLOTS
+from server.core.database.source_tables import node_requests, pilots
+from server.core.database.tables import attempt_nodes, nodes, tokens
+from server.core.events.store import NewEvent, append_events
+from server.core.subject import SERVER, Subject
+from trainyard.protocol.node_sources.messages import pilot_name
+from trainyard.protocol.rest.nodes import NodeOffline
+
+HeldShare = tuple[str, str]
+"""An attempt and a node of it."""
+EndShares = Callable[[Context, Sequence[HeldShare]], None]
+"""Ends shares whose processes are gone; the part above passes it, since attempts lie above."""
+
+
+def forget_worker(
+    context: Context, connection: Connection, names: Collection[str], *, reason: str
+) -> None:
+    """Take nodes offline whose pilot ended, and revoke its tokens; a successor may join."""
+    if not names:
+        return
+    now = context.now()
+    is_one = nodes.c.name.in_(names)
+    online = connection.scalars(select(nodes.c.name).where(is_one, nodes.c.offline_since.is_(None)))
+    went = [
+        NewEvent(NodeOffline(), SERVER, Subject(node=name), f"{name} is offline: {reason}")
+        for name in online.all()
+    ]
+    off = update(nodes).where(is_one, nodes.c.offline_since.is_(None))
+    connection.execute(off.values(offline_since=now))
+    connection.execute(update(nodes).where(is_one).values(worker=None, notice=None))
+    of_nodes = (tokens.c.node.in_(names)) & (tokens.c.kind == TokenKind.NODE)
+    connection.execute(
+        update(tokens).where(of_nodes, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
+    )
+    if went:
+        append_events(context, connection, went)
+
+
+def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldShare]:
+    """Return the shares that hold slots of nodes.
+
+    Call it in the transaction that proves their pilots gone: what a successor of the same name
+    holds afterwards lives.
+    """
+    if not names:
+        return []
+    share = attempt_nodes.c
+    held = select(share.attempt_id, share.node).where(share.node.in_(names), HOLDS_SLOTS)
+    rows = connection.execute(held.order_by(share.node, share.attempt_id))
+    return [(row.attempt_id, row.node) for row in rows]
+
+
+def shares_without_pilot(connection: Connection, source: str) -> Sequence[HeldShare]:
+    """Return the shares that hold slots of a source although their node's pilot is proved gone.
+
+    The proof is stored before the shares end. A server that dies in between leaves them to this.
+    """
+    live = (
+        select(attempt_nodes.c.node, nodes.c.request_id)
+        .distinct()
+        .join(nodes, nodes.c.name == attempt_nodes.c.node)
+        .join(node_requests, node_requests.c.id == nodes.c.request_id)
+        .where(HOLDS_SLOTS, node_requests.c.source == source)
+    )
+    found = {row.node: row.request_id for row in connection.execute(live)}
+    if not found:
+        return []
+    gone = select(pilots.c.request_id, pilots.c.number).where(
+        pilots.c.request_id.in_(set(found.values())), pilots.c.gone_at.is_not(None)
+    )
+    names = {pilot_name(source, row.request_id, row.number) for row in connection.execute(gone)}
+    return shares_on(connection, names & found.keys())

@@ -1,0 +1,342 @@
+"""Reports of provisioners: what an engine described changes requests, and proves ends of pilots.
+
+One transaction with one statement for each kind of change, and for each reason of an end, however
+many jobs a report has; the shares of nodes that are proved gone end after it, each attempt in a
+transaction of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, bindparam, select, update
+
+from server.cluster.supply.changes import end_requests, leave, pause, source_changed
+from server.cluster.supply.gone_nodes import (
+    EndShares,
+    forget_worker,
+    shares_on,
+    shares_without_pilot,
+)
+from server.cluster.supply.rows import (
+    NodeRequest,
+    Pilot,
+    StoredSource,
+    lock_source,
+    open_pilots,
+    open_requests,
+)
+from server.core.context import Context
+from server.core.database.source_tables import node_requests, pilots, sources
+from server.core.database.tables import nodes
+from server.core.lifecycle import move_requests
+from server.core.subject import SERVER
+from trainyard.protocol.node_sources.messages import (
+    MAX_CANCELS,
+    EngineJob,
+    EngineNode,
+    SourceReport,
+    SourceReportReply,
+    pilot_name,
+)
+from trainyard.protocol.states import NodeRequestState
+
+LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
+"""Times beyond it are none: some engines write an end in the year 9999 for `unlimited`."""
+ANSWERS = (
+    *("ref", "engine_state", "unknown_since", "reason", "explanation"),
+    *("starts_at", "ends_at", "started_at"),
+)
+"""Columns of a request that an answer of the engine sets."""
+
+
+def store_report(
+    context: Context, report: SourceReport, *, end_shares: EndShares
+) -> SourceReportReply:
+    """Store what an engine described, and return which of its jobs are to be cancelled.
+
+    Args:
+        context: the server's surroundings.
+        report: of a provisioner.
+        end_shares: ends what is held of nodes that are proved gone.
+
+    Raises:
+        NotFoundError: no source has this name.
+    """
+    with context.database.write() as connection:
+        source = lock_source(connection, report.source)
+        requests = {each.id: each for each in open_requests(connection, source.name)}
+        described = {job.request_id: job for job in report.jobs if job.request_id in requests}
+        gone = _note_pilots(context, connection, source, described)
+        _note_requests(context, connection, requests, described)
+        _note_missing(context, connection, report, requests, described)
+        _note_call(context, connection, source, report)
+        left = open_requests(connection, source.name)
+        cancel = [each.id for each in left if each.cancel_at is not None]
+        orphans = _orphans(connection, report.jobs, {each.id for each in left})
+        if report.complete:
+            shares = shares_without_pilot(connection, source.name)
+        else:
+            shares = shares_on(connection, gone)
+    end_shares(context, shares)
+    return SourceReportReply(cancel=tuple([*cancel, *orphans][:MAX_CANCELS]))
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+def _note_requests(
+    context: Context,
+    connection: Connection,
+    requests: Mapping[str, NodeRequest],
+    described: Mapping[str, EngineJob],
+) -> None:
+    """Store the answers of the engine, and make the moves that they prove."""
+    if not described:
+        return
+    now = context.now()
+    connection.execute(
+        update(node_requests)
+        .where(node_requests.c.id == bindparam("described"))
+        .values({name: bindparam(f"new_{name}") for name in ANSWERS}),
+        [_answer(requests[job.request_id], job, now) for job in described.values()],
+    )
+    moving: dict[NodeRequestState, list[NodeRequest]] = {}
+    for job in described.values():
+        request = requests[job.request_id]
+        target = _target(request, job)
+        if target is not None:
+            moving.setdefault(target, []).append(request)
+    _move(context, connection, moving, described)
+    ends = [
+        {"of_request": job.request_id, "end": _time(job.ends_at)}
+        for job in described.values()
+        # One that runs without an end has lost its limit. One that completes may be requeued: its
+        # end, which is now, is not that of its nodes.
+        if job.state == "running"
+    ]
+    if ends:
+        of_request = nodes.c.request_id == bindparam("of_request")
+        connection.execute(update(nodes).where(of_request).values(ends_at=bindparam("end")), ends)
+
+
+def _move(
+    context: Context,
+    connection: Connection,
+    moving: Mapping[NodeRequestState, Sequence[NodeRequest]],
+    described: Mapping[str, EngineJob],
+) -> None:
+    """Make the moves to each state."""
+    for target in (NodeRequestState.PENDING, NodeRequestState.RUNNING):
+        if target in moving:
+            move_requests(connection, target, [{"id": each.id} for each in moving[target]])
+    for target, change in (
+        (NodeRequestState.LEAVING, leave),
+        (NodeRequestState.ENDED, end_requests),
+    ):
+        alike: dict[str, list[NodeRequest]] = {}
+        for each in moving.get(target, ()):
+            alike.setdefault(_reason(each, described[each.id]), []).append(each)
+        for reason, some in alike.items():
+            change(context, connection, some, reason, actor=SERVER)
+
+
+def _answer(request: NodeRequest, job: EngineJob, now: datetime) -> dict[str, Any]:
+    is_unknown = job.state == "unknown"
+    started, same = request.started_at, job.state == request.engine_state
+    if job.state in ("running", "completing") and started is None:
+        started = now
+    return {
+        "described": request.id,
+        "new_ref": job.ref,
+        "new_engine_state": job.state,
+        "new_unknown_since": (request.unknown_since or now) if is_unknown else None,
+        "new_reason": job.reason or _kept_reason(request, job),
+        "new_explanation": request.explanation if is_unknown or same else None,
+        "new_starts_at": request.starts_at if is_unknown else _time(job.starts_at),
+        "new_ends_at": request.ends_at if is_unknown else _time(job.ends_at),
+        "new_started_at": started,
+    }
+
+
+def _target(request: NodeRequest, job: EngineJob) -> NodeRequestState | None:
+    """Return the state that an answer proves; None where the request stays in its own."""
+    match job.state:
+        case "unknown":
+            return None
+        case "pending":
+            target = NodeRequestState.PENDING
+        case "running" | "completing":
+            # What completes may be requeued. Its pilots have had their notice, by which they leave.
+            target = NodeRequestState.RUNNING
+        case "ended":
+            # Without a proof its processes may run: it counts until the proof, or a person's word.
+            target = NodeRequestState.ENDED if job.gone else NodeRequestState.LEAVING
+    is_leaving = request.state == NodeRequestState.LEAVING
+    if request.state == target or (is_leaving and target != NodeRequestState.ENDED):
+        return None
+    return target
+
+
+def _reason(request: NodeRequest, job: EngineJob) -> str:
+    """Return why a request moves: the engine's word, else why it was leaving."""
+    return job.reason or _kept_reason(request, job) or f"the engine's job is {job.state}"
+
+
+def _kept_reason(request: NodeRequest, job: EngineJob) -> str:
+    """Return our reason of a request for which the engine has none."""
+    keeps = job.state == "unknown" or request.state == NodeRequestState.LEAVING
+    return request.reason if keeps else ""
+
+
+def _note_missing(
+    context: Context,
+    connection: Connection,
+    report: SourceReport,
+    requests: Mapping[str, NodeRequest],
+    described: Mapping[str, EngineJob],
+) -> None:
+    """Note requests about which the engine had no answer: that proves nothing of those it had."""
+    now, asked = context.now(), requests.get(report.asked or "")
+    earlier = set(report.earlier)
+    missing = [
+        each.id
+        for each in requests.values()
+        if each.id not in described
+        and each.id not in earlier
+        and each.ref is not None
+        and ((report.complete and report.error is None) or each is asked)
+        and report.explanation is None
+    ]
+    if missing:
+        since = {"engine_state": "unknown", "unknown_since": now}
+        unknown = update(node_requests).where(node_requests.c.id.in_(missing))
+        connection.execute(unknown.where(node_requests.c.unknown_since.is_(None)).values(since))
+    if asked is None:
+        return
+    if report.error is None:
+        _note_answer(connection, asked, report.explanation)
+    if asked.ref is not None or asked.id in described:
+        return
+    if report.error is not None and report.refused:
+        end_requests(context, connection, [asked], report.error, actor=SERVER)
+    elif report.error is not None:
+        failed = update(node_requests).where(node_requests.c.id == asked.id)
+        connection.execute(failed.values(reason=report.error))
+    elif asked.cancel_at is not None:
+        # Its calls exclude each other, so no submission is under way, and its claim is refused
+        # from now on. A job that appears all the same is an orphan.
+        reason = "withdrawn before the engine had it"
+        end_requests(context, connection, [asked], reason, actor=SERVER)
+
+
+def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | None) -> None:
+    """Store an explanation, and end the wait for this kind of answer; another call goes on."""
+    values: dict[str, Any] = {} if explanation is None else {"explanation": explanation}
+    if asked.ask == ("status" if explanation is None else "explain"):
+        values["ask"] = None
+    if values:
+        of_asked = update(node_requests).where(node_requests.c.id == asked.id)
+        connection.execute(of_asked.values(values))
+
+
+def _orphans(connection: Connection, jobs: Sequence[EngineJob], known: set[str]) -> Sequence[str]:
+    """Return jobs that no row has, or whose row has ended; not those of another source."""
+    live = {job.request_id for job in jobs if job.state not in ("unknown", "ended")} - known
+    if not live:
+        return []
+    is_open = node_requests.c.state != NodeRequestState.ENDED.value
+    elsewhere = select(node_requests.c.id).where(node_requests.c.id.in_(live), is_open)
+    return sorted(live - set(connection.scalars(elsewhere)))
+
+
+# ---- pilots --------------------------------------------------------------------------------------
+
+
+def _note_pilots(
+    context: Context,
+    connection: Connection,
+    source: StoredSource,
+    described: Mapping[str, EngineJob],
+) -> list[str]:
+    """Store which instances the engine names; return the nodes whose pilot is proved gone."""
+    if not described:
+        return []
+    named: list[dict[str, Any]] = []
+    gone: list[Pilot] = []
+    for pilot in open_pilots(connection, source.name):
+        job = described.get(pilot.request_id)
+        if job is None or job.state == "unknown":
+            continue
+        instances = [node for node in job.nodes if node.index == pilot.number]
+        now_named = _named(pilot, instances)
+        if now_named is not None:
+            named.append(
+                {
+                    "of_request": pilot.request_id,
+                    "of_number": pilot.number,
+                    "new_named": now_named.instance,
+                    "new_addresses": list(now_named.addresses),
+                }
+            )
+        is_gone = job.gone or any(n.gone and n.instance == pilot.joined for n in instances)
+        if pilot.joined is not None and pilot.gone_at is None and is_gone:
+            gone.append(pilot)
+    is_pilot = and_(
+        pilots.c.request_id == bindparam("of_request"), pilots.c.number == bindparam("of_number")
+    )
+    if named:
+        values: dict[str, Any] = {n: bindparam(f"new_{n}") for n in ("named", "addresses")}
+        connection.execute(update(pilots).where(is_pilot).values(values), named)
+    if gone:
+        ended = [{"of_request": each.request_id, "of_number": each.number} for each in gone]
+        connection.execute(update(pilots).where(is_pilot).values(gone_at=context.now()), ended)
+    names = [pilot_name(source.name, each.request_id, each.number) for each in gone]
+    forget_worker(context, connection, names, reason=f"{source.kind} proves that it ended")
+    return names
+
+
+def _named(pilot: Pilot, instances: Sequence[EngineNode]) -> EngineNode | None:
+    """Return the instance that may join: the one that did while it lives, else the newest."""
+    living = [each for each in instances if not each.gone]
+    joined = [each for each in living if each.instance == pilot.joined]
+    candidates = joined or living
+    return candidates[-1] if candidates else None
+
+
+# ---- the call ------------------------------------------------------------------------------------
+
+
+def _note_call(
+    context: Context, connection: Connection, source: StoredSource, report: SourceReport
+) -> None:
+    """Store that the provisioner answered, and whether its call of the engine succeeded.
+
+    A listing alone ends an error and a needed login: another call may have reached only a part of
+    the engine, or have had no need of it.
+    """
+    now, error, needs = context.now(), report.error, report.needs_login
+    is_listed = report.complete and error is None
+    values: dict[str, Any] = {"heard_at": now, "is_away": False}
+    if is_listed:
+        values["listed_at"] = now
+    if is_listed or error is not None:
+        values["error"] = error
+    if is_listed or needs is not None:
+        values["needs_login"] = needs
+    else:
+        needs = source.needs_login
+    connection.execute(update(sources).where(sources.c.name == source.name).values(values))
+    if (source.needs_login is None) != (needs is None) or source.is_away:
+        what = "is back" if needs is None else f"needs a login: {needs.reason}"
+        source_changed(context, connection, source.name, f"source {source.name} {what}")
+    if error is not None and report.refused and source.paused_at is None:
+        pause(context, connection, source, f"the engine refuses: {error}", actor=SERVER)
+
+
+def _time(seconds: float | None) -> datetime | None:
+    if seconds is None or seconds > LATEST:
+        return None
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,154 @@
+"""Use of sources: requests on their way, nodes that run, node-hours of the month; waits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, Float, Table, case, func, literal, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from server.cluster.supply.rows import IS_OPEN, NodeRequest
+from server.core.database.column_types import UtcDateTime
+from server.core.database.rows import TypedRow
+from server.core.database.source_tables import node_requests
+from trainyard.protocol.node_sources.messages import SourceLimits
+from trainyard.protocol.states import NodeRequestState
+
+HOUR = 3600.0
+MEASURED = timedelta(days=1)
+"""Age of the requests by which the wait of a source is measured, the newest five."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What may be asked of a source in addition."""
+
+    requests: int
+    nodes: int
+    node_hours: float | None
+    """Of the month; unlimited when absent."""
+
+
+@dataclass
+class Use:
+    """Use of one source."""
+
+    pending: int = 0
+    """Requests that wait in the engine, those included that are on their way to it."""
+    asked: int = 0
+    """Nodes of these requests."""
+    running: int = 0
+    """Nodes of the requests that run or whose end is not proved."""
+    hours: float = 0.0
+    """Node-hours of the calendar month so far."""
+    committed: float = 0.0
+    """Node-hours of the month with those of open requests up to their ends, within the month."""
+
+    def left(self, limits: SourceLimits) -> Left:
+        """Return what the limits of the source leave."""
+        hours = limits.node_hours_per_month
+        return Left(
+            requests=limits.pending - self.pending,
+            nodes=limits.nodes - self.asked - self.running,
+            node_hours=None if hours is None else hours - self.committed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Open(TypedRow):
+    """A request that has not ended."""
+
+    table: ClassVar[Table] = node_requests
+    source: str
+    state: NodeRequestState
+    nodes: int
+    seconds: float | None
+    started_at: datetime | None
+    ends_at: datetime | None
+
+
+def read_use(connection: Connection, names: Collection[str], now: datetime) -> Mapping[str, Use]:
+    """Return the use of each of these sources; the database sums the requests that have ended."""
+    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    found = {name: Use() for name in names}
+    row = node_requests.c
+    opened = _Open.select().where(row.source.in_(names), IS_OPEN)
+    for each in _Open.all(connection, opened):
+        _add(found[each.source], each, month, now)
+    began = case((row.started_at > month, row.started_at), else_=literal(month, UtcDateTime()))
+    seconds = row.nodes * (_Seconds(row.ended_at) - _Seconds(began))
+    ended = (
+        select(row.source, func.sum(seconds))
+        .where(row.source.in_(names), row.ended_at > month, row.ended_at > row.started_at)
+        .group_by(row.source)
+    )
+    for source, spent in connection.execute(ended):
+        found[source].hours += float(spent) / HOUR
+        found[source].committed += float(spent) / HOUR
+    return found
+
+
+class _Seconds(FunctionElement[float]):
+    """A time in seconds, of which differences alone have a meaning."""
+
+    type = Float()
+    inherit_cache = True
+
+
+@compiles(_Seconds)
+def _of_postgresql(element: _Seconds, compiler: SQLCompiler, **more: Any) -> str:
+    return f"EXTRACT(EPOCH FROM {compiler.process(element.clauses, **more)})"
+
+
+@compiles(_Seconds, "sqlite")
+def _of_sqlite(element: _Seconds, compiler: SQLCompiler, **more: Any) -> str:
+    return f"(86400.0 * julianday({compiler.process(element.clauses, **more)}))"
+
+
+def _add(use: Use, row: _Open, month: datetime, now: datetime) -> None:
+    if row.state in (NodeRequestState.WANTED, NodeRequestState.PENDING):
+        use.pending += 1
+        use.asked += row.nodes
+    else:
+        use.running += row.nodes
+    spent = ahead = 0.0
+    if row.started_at is None:
+        ahead = row.seconds or 0.0
+    else:
+        spent = max((now - max(row.started_at, month)).total_seconds(), 0.0)
+        if row.ends_at is not None:
+            ahead = max((row.ends_at - now).total_seconds(), 0.0)
+    use.hours += row.nodes * spent / HOUR
+    use.committed += row.nodes * (spent + ahead) / HOUR
+
+
+def read_waits(
+    connection: Connection, open_now: Sequence[NodeRequest], now: datetime
+) -> Mapping[str, float]:
+    """Return the seconds in which requests of each source started of late.
+
+    One that waits counts once it has waited for longer than that.
+    """
+    row = node_requests.c
+    started = (
+        select(row.source, row.created_at, row.started_at)
+        .where(row.started_at > now - MEASURED)
+        .order_by(row.started_at.desc())
+        .limit(200)
+    )
+    times: dict[str, list[float]] = {}
+    for source, created_at, started_at in connection.execute(started):
+        of_source = times.setdefault(source, [])
+        if len(of_source) < 5:
+            of_source.append((started_at - created_at).total_seconds())
+    waits = {source: sum(each) / len(each) for source, each in times.items()}
+    for each in open_now:
+        if each.started_at is None:
+            waited = (now - each.created_at).total_seconds()
+            waits[each.source] = max(waits.get(each.source, 0.0), waited)
+    return waits

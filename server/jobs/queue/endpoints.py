@@ -1,0 +1,163 @@
+"""`/queue`: the jobs that wait, in their order, and when they are expected to start."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from server.api.auth.dependencies import person
+from server.api.http.dependencies import ServerContext
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import JobId
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply
+from server.cluster.placement.demand import QueuedJob, leave_time
+from server.cluster.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forecast
+from server.cluster.projects.service import check_project
+from server.core.expected_time import expected_time
+from server.core.lifecycle import check_job
+from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size
+from server.jobs.queue.duration import duration_of_spec
+from server.jobs.queue.forecaster import Forecaster
+from server.jobs.queue.groups import demand_of, lasts_of
+from server.jobs.queue.order import TOKEN, QueueKey, key_of_candidate, read_order
+from server.jobs.queue.queries import WaitingJob, count_up_to, find_waiting, read_waiting
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.jobs import QueueEntry, QueuePlace, WhatIf
+from trainyard.spec.job import JobSpec
+from trainyard.spec.rules import check_new_job
+from trainyard.spec.sections.resources import priority_words
+
+router = APIRouter(tags=["queue"], dependencies=[person])
+
+Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
+
+NOT_CONSIDERED = "the scheduler does not consider it for slots yet"
+NOT_YET = f"it was not among the first {FORECAST_JOBS} jobs when the starts were last forecast"
+
+
+async def _forecaster_of(request: Request) -> Forecaster:
+    forecaster = request.app.state.forecaster
+    assert isinstance(forecaster, Forecaster)
+    return forecaster
+
+
+Forecasts = Annotated[Forecaster, Depends(_forecaster_of)]
+
+
+@router.get("/queue", response_model=Page[QueueEntry], summary="The jobs that wait, in order")
+def list_(
+    context: ServerContext,
+    forecasts: Forecasts,
+    page: Annotated[PageRequest[str], Depends(page_by("queue", str, TOKEN))],
+) -> Response:
+    """List the queue: position, priority, reason, and expected start of the first jobs.
+
+    A page begins after the last job of the page before, also when that one has started since.
+    """
+    with context.database.read() as connection:
+        order = read_order(connection)
+        after = None if page.after is None else QueueKey.parse(page.after)
+        ahead, grouped = (0, 0) if after is None else count_up_to(connection, order, after)
+        rows = read_waiting(connection, order, after, limit=page.limit)
+    expected = forecasts.of_queue() if grouped < FORECAST_JOBS else None
+    entries = []
+    for position, row in enumerate(rows, start=ahead + 1):
+        grouped += row.demand is not None
+        entries.append(_entry(row, position, expected if grouped <= FORECAST_JOBS else None))
+    tokens = {row.id: row.key.token for row in rows}
+    shown, next_page_token = page.cut(entries, lambda entry: tokens[entry.job_id])
+    return reply(Page[QueueEntry](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/jobs/{job_id}/queue", response_model=QueuePlace, summary="The place of a job in the queue"
+)
+def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Response:
+    """Return position, reason and expected start; without an entry where the job does not wait."""
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        order = read_order(connection)
+        row = find_waiting(connection, order, job_id)
+        if row is None:
+            return reply(QueuePlace(entry=None))
+        position, grouped = count_up_to(connection, order, row.key)
+    near = row.demand is not None and grouped <= FORECAST_JOBS
+    expected = forecasts.of_queue() if near else None
+    return reply(QueuePlace(entry=_entry(row, position, expected)))
+
+
+@router.post("/queue/what-if", response_model=WhatIf, summary="When would this job start?")
+def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Response:
+    """Check a spec as a submission does, and return its place in the queue; nothing is stored."""
+    check_spec(context, spec, rules=check_new_job)
+    check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
+    demand = demand_of(spec, Overrides(), spec.layout(), bound=None)
+    with context.database.read() as connection:
+        check_project(connection, spec.project)
+        check_hardware(connection, spec)
+        order = read_order(connection, candidate=spec.project)
+        key = key_of_candidate(
+            connection,
+            order,
+            project=spec.project,
+            priority=spec.resources.priority,
+            now=context.now(),
+        )
+        ahead, grouped = count_up_to(connection, order, key)
+        duration = duration_of_spec(connection, spec)
+    candidate = QueuedJob(
+        context.new_id(),
+        spec.name,
+        demand,
+        lasts=None if duration is None else expected_time(duration.seconds),
+        lasts_on=None if duration is None else duration.device,
+        lasts_on_name=None if duration is None else duration.device_name,
+        bound=lasts_of(spec.resources.max_runtime_seconds),
+        leaves_within=leave_time(None if spec.program is None else spec.program.stop_grace_seconds),
+        priority=spec.resources.priority,
+        project=spec.project,
+        preemptible=spec.is_preemptible,
+    )
+    if grouped >= FORECAST_JOBS:
+        return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
+    expected = forecasts.with_candidate(candidate, key)
+    start = expected.starts.get(candidate.id)
+    return reply(
+        WhatIf(
+            starts_now=candidate.id not in expected.waiting,
+            position=ahead + 1,
+            reason=expected.waiting.get(candidate.id),
+            expected_start_at=start,
+            unknown_because=expected.unknown.get(candidate.id),
+        )
+    )
+
+
+def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEntry:
+    """Return the view of a job; a forecast does not reach those far behind."""
+    start, why, before = None, TOO_FAR_BACK, None
+    if row.demand is None:
+        why = NOT_CONSIDERED
+    elif expected is not None:
+        start = expected.starts.get(row.id)
+        why = expected.unknown.get(row.id, NOT_YET)
+        before = expected.backfilled.get(row.id)
+    return QueueEntry(
+        job_id=row.id,
+        name=row.name,
+        project=row.project,
+        position=position,
+        priority=row.priority,
+        priority_words=priority_words(row.priority),
+        world_size=row.world_size,
+        layout=row.layout,
+        queued_at=row.queued_at,
+        reason=row.reason,
+        expected_start_at=start,
+        unknown_because=None if start is not None else why,
+        backfilled_before=before,
+        lasts_seconds=row.lasts_seconds,
+    )

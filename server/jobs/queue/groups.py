@@ -1,0 +1,334 @@
+"""The groups of the queue: jobs with equal demands, which enter and leave them.
+
+Jobs of a project with a quota, which is part of why they wait, form groups of their own. Jobs of a
+group wait for the same reason, which is stored once: a round writes as much for ten thousand queued
+jobs as for ten. The group of a job is recorded when the job enters the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar
+
+import orjson
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    or_,
+    select,
+    update,
+)
+
+from server.cluster.placement.demand import Demand
+from server.cluster.projects.groups import group_key, store_groups
+from server.cluster.projects.queries import keep_quotas
+from server.core.context import Context
+from server.core.database.column_types import StoredRecord
+from server.core.database.queue_tables import demands
+from server.core.database.rows import TypedRow
+from server.core.database.tables import checkpoints, jobs, notices
+from server.core.errors import UnreadableError
+from server.core.events.notices import notify
+from server.core.expected_time import expected_time
+from server.core.subject import Subject
+from server.jobs.jobs.checks import roots_of
+from server.jobs.protocol_2 import lacking
+from server.jobs.queue.duration import Duration, expected_durations, with_newer_history
+from server.jobs.queue.order import ARRIVAL, GROUPED
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
+from trainyard.protocol.rest.events import NOTICE_KIND_OF
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import AttemptCause, JobState
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+
+logger = logging.getLogger(__name__)
+
+GROUPED_AT_ONCE = 500
+"""Jobs that one round assigns to groups; each is parsed whole."""
+PUT_OFF_FOR = timedelta(seconds=15)
+"""Pause before another look at a job that cannot start yet for a reason that no slot removes."""
+_DURATION: dict[str, Any] = {
+    "lasts_seconds": bindparam("seconds"),
+    "lasts_on": bindparam("on"),
+    "lasts_on_name": bindparam("on_name"),
+}
+"""Columns of an expected duration."""
+Waiting = tuple[str, datetime | None, str]
+"""A job, the time at which it was queued, and why it waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob(TypedRow):
+    """A queued job without a group."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    queued_at: datetime | None
+    spec: StoredRecord[JobSpec]
+    pending: StoredRecord[PendingLaunch] | None
+    project: str
+    storage: str | None
+    forked_from: str | None
+    fork_step: int | None
+    pace_digest: str | None
+    attempt: int
+    has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
+
+
+def lasts_of(seconds: float | None) -> timedelta | None:
+    """Return an expected duration as it is stored."""
+    return None if seconds is None else expected_time(seconds)
+
+
+@lru_cache(maxsize=1024)
+def demand_of_shape(shape: str) -> Demand:
+    """Return a demand from the JSON text of its fields, in their order."""
+    size, nodes, device, roots, storage, new_fields, units, selector, exclude, spares = (
+        orjson.loads(shape)
+    )
+    return Demand(
+        size,
+        nodes,
+        device,
+        tuple(roots),
+        storage and tuple(storage),
+        tuple(new_fields),
+        tuple(units),
+        tuple((key, value) for key, value in selector),
+        tuple(exclude),
+        spares,
+    )
+
+
+def demand_of(
+    submitted: JobSpec, overrides: Overrides, layout: Layout, *, bound: str | None
+) -> Demand:
+    """Return what a launch needs.
+
+    Args:
+        submitted: the job's spec.
+        overrides: the launch's differences from it.
+        layout: the launch's layout.
+        bound: UUID of the storage that holds its checkpoint.
+    """
+    spec = overrides.apply_but_schedule(submitted)
+    return Demand(
+        world_size=layout.world_size,
+        nodes=spec.resources.nodes,
+        device=spec.resources.device,
+        roots=roots_of(spec),
+        storage=(spec.checkpoint.root, bound) if bound is not None else None,
+        new_fields=lacking(submitted, overrides),
+        units=layout.node_units,
+        node_selector=tuple(sorted(spec.resources.node_selector.items())),
+        exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
+        spare_nodes=spec.resources.spare_nodes,
+    )
+
+
+def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozenset[str]:
+    """Assign jobs that have just come into the queue to their group, and return their ids.
+
+    A grouped job has the reason of its group and none of its own. One that cannot be read is put
+    off, with its error as the reason.
+
+    Args:
+        context: the server's surroundings.
+        without: jobs that must not be placed yet; the next round considers them again.
+    """
+    due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= context.now())
+    new = (
+        NewJob.select()
+        .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
+        .where(jobs.c.spare_slots == 0)  # else it is placed on the slots that it keeps
+        .where(jobs.c.id.not_in(without))
+        .order_by(*ARRIVAL)
+        .limit(GROUPED_AT_ONCE)
+    )
+    with context.database.read() as connection:
+        rows = NewJob.all(connection, new)
+        durations = expected_durations(connection, rows)
+    if not rows:
+        return frozenset()
+    found: list[tuple[NewJob, Demand]] = []
+    unreadable: list[Waiting] = []
+    # By id, as every statement that locks several jobs: no two wait crosswise.
+    for row in sorted(rows, key=lambda row: str(row.id)):
+        try:
+            found.append((row, demand_of_new(row)))
+        except UnreadableError as error:
+            logger.error("%s", error)
+            unreadable.append((row.id, row.queued_at, str(error)))
+    groups: dict[tuple[str | None, Demand], dict[str, Any]] = {}
+    grouped: list[dict[str, Any]] = []
+    with context.database.write() as connection:
+        with_quota = keep_quotas(connection, {row.project for row, _ in found})
+        for row, demand in found:
+            project = row.project if row.project in with_quota else None
+            group = groups.get((project, demand))
+            if group is None:  # one for each different demand: `astuple` copies it whole
+                shape = astuple(demand)
+                group = {"key": group_key(project, shape), "shape": shape, "slots": demand.slots}
+                groups[project, demand] = group
+            duration = _duration_values(durations.get(row.id))
+            grouped.append(
+                {
+                    "job": row.id,
+                    "since": row.queued_at,
+                    "group": group["key"],
+                    **_leave_values(row),
+                    **duration,
+                }
+            )
+        put_off(context, connection, unreadable)
+        if grouped:
+            store_groups(connection, groups.values())
+            entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
+            connection.execute(
+                entered.values(
+                    demand=bindparam("group"),
+                    reason=None,
+                    max_runtime_seconds=bindparam("bound"),
+                    leave_seconds=bindparam("leave"),
+                    **_DURATION,
+                ),
+                grouped,
+            )
+    return frozenset(row["job"] for row in grouped)
+
+
+def learn_durations(
+    context: Context, waiting: Mapping[str, str], *, since: datetime
+) -> Sequence[str]:
+    """Store durations of waiting jobs without one that former attempts show by now.
+
+    Args:
+        context: the server's surroundings.
+        waiting: what the pace of each follows from, by id: a hundred jobs or so.
+        since: when that was last looked at.
+
+    Returns:
+        The ids of those that have one now.
+    """
+    if not waiting:
+        return ()
+    with context.database.read() as connection:
+        job_ids = with_newer_history(connection, waiting, since=since)
+        if not job_ids:
+            return ()
+        rows = NewJob.all(connection, NewJob.select().where(GROUPED, jobs.c.id.in_(job_ids)))
+        found = {k: v for k, v in expected_durations(connection, rows).items() if v is not None}
+    values = [
+        {"job": row.id, "since": row.queued_at, **_duration_values(found[row.id])}
+        for row in sorted(rows, key=lambda row: row.id)
+        if row.id in found
+    ]
+    if values:
+        entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
+        with context.database.write() as connection:
+            connection.execute(entered.values(**_DURATION), values)
+    return list(found)
+
+
+def _duration_values(duration: Duration | None) -> dict[str, Any]:
+    """Return what a statement with `_DURATION` sets."""
+    if duration is None:
+        return {"seconds": None, "on": None, "on_name": None}
+    return {
+        "seconds": duration.seconds,
+        "on": duration.device,
+        "on_name": duration.device_name,
+    }
+
+
+def put_off(context: Context, connection: Connection, waiting: Iterable[Waiting]) -> None:
+    """Take queued jobs out of the queue for a while, so that they keep no slots from others."""
+    take_out(context, connection, waiting, not_before=context.now() + PUT_OFF_FOR)
+
+
+def take_out(
+    context: Context, connection: Connection, waiting: Iterable[Waiting], **values: object
+) -> None:
+    """Take queued jobs out of their groups, each with a reason of its own.
+
+    A job that was queued anew since it was read stays. Live views get a notice of a reason once.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        waiting: the jobs.
+        values: further columns to set.
+    """
+    for job_id, queued_at, reason in sorted(waiting, key=lambda each: each[0]):
+        held = update(jobs).where(_unchanged(job_id, queued_at))
+        taken = connection.execute(held.values(reason=reason, demand=None, **values))
+        told = connection.scalars(
+            select(notices.c.data).where(
+                notices.c.job_id == job_id,
+                notices.c.kind == NOTICE_KIND_OF[WaitingNotice],
+                notices.c.at >= queued_at,
+            )
+        )
+        if taken.rowcount and all(data["reason"] != reason for data in told):
+            notify(context, connection, Subject(job_id), WaitingNotice(reason=reason))
+
+
+def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
+    """Return the condition that a job is queued since the time at which it was read."""
+    queued = jobs.c.state == JobState.QUEUED
+    return and_(jobs.c.id == job_id, queued, jobs.c.queued_at == queued_at)
+
+
+def forget_groups(context: Context) -> int:
+    """Delete groups without a queued job, and return their number.
+
+    A job may enter such a group at the same time, through a scheduler that took over or a change of
+    its project; it loses the group here and gets it again in the next round.
+    """
+    members = select(jobs.c.demand).where(GROUPED)
+    empty = select(demands.c.key).where(demands.c.key.not_in(members)).order_by(demands.c.key)
+    with context.database.write() as connection:
+        # Locked by key, as `store_groups` does it: no two wait crosswise.
+        locked = empty.with_for_update()
+        forgotten = connection.execute(delete(demands).where(demands.c.key.in_(locked)))
+        lost = jobs.c.demand.not_in(select(demands.c.key))
+        connection.execute(update(jobs).where(GROUPED, lost).values(demand=None))
+    return forgotten.rowcount
+
+
+def demand_of_new(row: NewJob) -> Demand:
+    """Return what a job without a group needs.
+
+    Raises:
+        UnreadableError: another version wrote the spec or the launch.
+    """
+    submitted = row.spec.read(f"spec of job {row.id}")
+    if row.pending is None:
+        raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")
+    pending = row.pending.read(f"launch of job {row.id}")
+    # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
+    bound = row.storage if row.has_saved or row.forked_from is not None else None
+    demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound)
+    # A retry waits for no spare node: the one that it would wait for may be broken.
+    return replace(demand, spare_nodes=0) if pending.cause == AttemptCause.RETRY else demand
+
+
+def _leave_values(row: NewJob) -> dict[str, float | None]:
+    """Return when the next attempt of a job that can be read leaves, and how long that takes."""
+    assert row.pending is not None, "its demand is known"
+    pending = row.pending.read(f"launch of job {row.id}")
+    spec = pending.overrides.apply_but_schedule(row.spec.read(f"spec of job {row.id}"))
+    grace = None if spec.program is None else spec.program.stop_grace_seconds
+    return {"bound": spec.resources.max_runtime_seconds, "leave": grace}

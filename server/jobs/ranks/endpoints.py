@@ -1,0 +1,20 @@
+"""`/jobs/{id}/ranks`: how the ranks of a job compare."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from server.api.auth.dependencies import person
+from server.api.http.dependencies import ServerContext
+from server.api.http.path_params import JobId
+from server.api.http.responses import reply
+from server.jobs.ranks.store import read_ranks
+from trainyard.protocol.rest.metrics_and_logs import RanksView
+
+router = APIRouter(tags=["metrics"], dependencies=[person])
+
+
+@router.get("/jobs/{job_id}/ranks", response_model=RanksView, summary="The ranks of a job")
+def ranks(context: ServerContext, job_id: JobId) -> Response:
+    """Return how the ranks of the newest attempt spent the last window, and its stragglers."""
+    return reply(read_ranks(context, job_id))

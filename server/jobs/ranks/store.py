@@ -1,0 +1,192 @@
+"""Stragglers as rows, found and ended by the events of a run; the times of all ranks of a window.
+
+The trainer judges (docs/guards.md): it has the times of each rank at each logged step. The server
+adds node and slot, and keeps what was found, so that a slot that slows several jobs shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, select, update
+
+from server.core.context import Context
+from server.core.database.held import HAS_RANKS
+from server.core.database.metric_and_log_tables import stragglers
+from server.core.database.rows import TypedRow
+from server.core.database.tables import attempt_nodes, attempts, jobs
+from server.core.database.upsert import insert_or_replace
+from server.core.errors import NotFoundError
+from trainyard.protocol.rest.metrics_and_logs import (
+    RanksView,
+    RankTimes,
+    StragglerFound,
+    StragglerKind,
+    StragglerView,
+)
+from trainyard.protocol.states import AttemptState
+
+MAX_SHOWN = 100
+"""Most stragglers of a view, and of the gauge."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStraggler(TypedRow):
+    """A rank that was found to be slower than its peers."""
+
+    table: ClassVar[Table] = stragglers
+    attempt_id: str
+    rank: int
+    step: int
+    node: str
+    slot: int
+    kind: StragglerKind
+    factor: float
+    share: float
+    found_at: datetime
+    gone_at: datetime | None
+
+    @property
+    def view(self) -> StragglerView:
+        """The row as clients read it."""
+        return StragglerView(**self.values_for(StragglerView), words=straggler_words(self))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStraggler(StoredStraggler):
+    """A straggler of an attempt that runs."""
+
+    job_id: Annotated[str, jobs.c.id]
+    job_name: Annotated[str, jobs.c.name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share(TypedRow):
+    table: ClassVar[Table] = attempt_nodes
+    node: str
+    slots: list[int]
+
+
+def straggler_words(found: StragglerFound | StoredStraggler) -> str:
+    """Return a straggler as a sentence, without a period."""
+    does = "computes" if found.kind == "compute" else "waits for data and computes"
+    return (
+        f"rank {found.rank} on {found.node} (slot {found.slot}) {does} {found.factor:.1f}x as long "
+        f"as the others: costs {100 * found.share:.0f} % of each step"
+    )
+
+
+def places_of(connection: Connection, attempt_id: str) -> Sequence[tuple[str, int]]:
+    """Return node and slot of each rank of an attempt, by global rank."""
+    share = attempt_nodes.c
+    query = _Share.select().where(share.attempt_id == attempt_id, HAS_RANKS)
+    shares = _Share.all(connection, query.order_by(share.node_rank))
+    return [(found.node, slot) for found in shares for slot in found.slots]
+
+
+def record_found(
+    context: Context, connection: Connection, attempt_id: str, found: StragglerFound
+) -> None:
+    """Store a straggler whose place is known; the same event again changes nothing."""
+    row = {
+        "attempt_id": attempt_id,
+        "rank": found.rank,
+        "step": found.step,
+        "node": found.node,
+        "slot": found.slot,
+        "kind": found.kind,
+        "factor": found.factor,
+        "share": found.share,
+        "found_at": context.now(),
+    }
+    insert_or_replace(connection, stragglers, [row])
+
+
+def record_gone(context: Context, connection: Connection, attempt_id: str, rank: int) -> None:
+    """End the straggler of a rank, if it is one."""
+    connection.execute(
+        update(stragglers)
+        .where(
+            stragglers.c.attempt_id == attempt_id,
+            stragglers.c.rank == rank,
+            stragglers.c.gone_at.is_(None),
+        )
+        .values(gone_at=context.now())
+    )
+
+
+def record_times(connection: Connection, attempt_id: str, times: RankTimes) -> None:
+    """Replace the times of the ranks of an attempt."""
+    mine = attempts.c.id == attempt_id
+    connection.execute(update(attempts).where(mine).values(rank_times=times))
+
+
+def present_stragglers(
+    connection: Connection, attempt_ids: Collection[str]
+) -> Mapping[str, Sequence[StragglerView]]:
+    """Return the stragglers that are not gone of attempts, the costliest `MAX_SHOWN` of each.
+
+    Args:
+        connection: a transaction.
+        attempt_ids: attempts that have not ended, of which a job has one or few.
+    """
+    found: dict[str, Sequence[StragglerView]] = {}
+    for attempt_id in attempt_ids:
+        query = (
+            StoredStraggler.select()
+            .where(stragglers.c.attempt_id == attempt_id, stragglers.c.gone_at.is_(None))
+            .order_by(stragglers.c.share.desc())
+            .limit(MAX_SHOWN)
+        )
+        found[attempt_id] = [row.view for row in StoredStraggler.all(connection, query)]
+    return found
+
+
+def live_stragglers(connection: Connection) -> Sequence[LiveStraggler]:
+    """Return the costliest `MAX_SHOWN` stragglers of all attempts that run, and their jobs."""
+    query = (
+        LiveStraggler.select()
+        .join(attempts, attempts.c.id == stragglers.c.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(stragglers.c.gone_at.is_(None), attempts.c.state != AttemptState.ENDED)
+        .order_by(stragglers.c.share.desc())
+        .limit(MAX_SHOWN)
+    )
+    return LiveStraggler.all(connection, query)
+
+
+def read_ranks(context: Context, job_id: str) -> RanksView:
+    """Return the times of the ranks of a job's newest attempt, and its stragglers.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    newest = (
+        select(attempts.c.id, attempts.c.number, attempts.c.rank_times, attempts.c.ended_at)
+        .where(attempts.c.job_id == job_id)
+        .order_by(attempts.c.number.desc())
+        .limit(1)
+    )
+    with context.database.read() as connection:
+        if connection.scalar(select(jobs.c.id).where(jobs.c.id == job_id)) is None:
+            raise NotFoundError(f"no job has the id {job_id!r}")
+        attempt = connection.execute(newest).one_or_none()
+        if attempt is None:
+            return RanksView(attempt=None, times=None, stragglers=())
+        query = StoredStraggler.select().where(stragglers.c.attempt_id == attempt.id)
+        rows = StoredStraggler.all(
+            connection,
+            query.order_by(stragglers.c.gone_at.is_not(None), stragglers.c.found_at.desc()).limit(
+                MAX_SHOWN
+            ),
+        )
+    return RanksView(
+        attempt=attempt.number,
+        times=attempt.rank_times,
+        stragglers=tuple(
+            row.view.model_copy(update={"gone_at": row.gone_at or attempt.ended_at}) for row in rows
+        ),
+    )

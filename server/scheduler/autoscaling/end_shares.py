@@ -1,0 +1,53 @@
+"""Ends the shares of nodes whose pilot is gone, by the word of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from server.cluster.supply.gone_nodes import HeldShare
+from server.core.context import Context
+from server.core.errors import NotFoundError
+from server.core.isolation import Isolation
+from server.core.lifecycle import lock_job_of
+from server.core.subject import SERVER
+from server.jobs.attempts.finish import end_nodes
+from server.jobs.attempts.launch import read_launch
+from server.jobs.attempts.retry_policy import NodeEnd
+from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
+from trainyard.run.failures import Failure, FailureReason
+
+NEXT_LISTING = timedelta(seconds=60)
+"""Time until a listing of the source tries again what failed."""
+
+
+def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:
+    """End shares whose processes are gone, as `node_lost`; those that ended change nothing.
+
+    An error of one attempt is logged and keeps no other: `shares_without_pilot` finds it again.
+    """
+    isolation = Isolation(context.clock.monotonic, pause=NEXT_LISTING)
+    for attempt_id, node in shares:
+        turn = isolation.turn(attempt_id, f"attempt {attempt_id}")
+        with turn, context.database.write() as connection:
+            _end_share(context, connection, attempt_id, node)
+
+
+def _end_share(context: Context, connection: Connection, attempt_id: str, node: str) -> None:
+    try:
+        lock_job_of(connection, attempt_id)
+    except NotFoundError:
+        return
+    share = next((n for n in read_launch(connection, attempt_id).nodes if n.node == node), None)
+    ends = (AttemptNodeState.ENDED, AttemptNodeState.SPARE)  # a spare has no process to end
+    if share is None or share.state in ends:
+        return
+    failure = Failure(
+        reason=FailureReason.NODE_LOST,
+        message=f"the allocation of {node} ended, by the word of its engine",
+        node=node,
+    )
+    end = NodeEnd(node, AttemptOutcome.FAILED, failure)
+    end_nodes(context, connection, attempt_id, [end], actor=SERVER)
