@@ -10,7 +10,7 @@ from typing import Self
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
-from server.cluster.nodes.register import check_protocol
+from server.api.http.protocol import check_protocol
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes
 from server.core.errors import InvalidRequestError, RefusalError, UnauthenticatedError
@@ -44,13 +44,13 @@ from server.telemetry.ingest.report import IncomingReport
 from server.telemetry.ingest.subscribers import SUBSCRIBERS, notify_logs, store_notices
 from server.telemetry.logs.store import LogKey, close_output, store_output
 from server.telemetry.metrics import rank_steps
-from server.telemetry.metrics.restarts import store_records
-from server.telemetry.metrics.store import MAX_SERIES
+from server.telemetry.metrics.restarts import take_back
+from server.telemetry.metrics.store import MAX_SERIES, store_metrics
 from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
 from trainyard.protocol.worker_messages import Report, ReportReply
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.records import MetricRecord
+from trainyard.run.records import MetricRecord, SeriesRestart
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
             incoming.artifacts = store_artifacts(
                 incoming.context, connection, incoming.share, content.artifacts
             )
-    left_out = store_records(connection, metrics)
+    left_out = _store_metrics(connection, metrics)
     logs = store_output(connection, output, quota=reports[0].context.settings.log_quota_bytes)
     for incoming in reports:
         attempt_id = incoming.share.attempt_id
@@ -305,6 +305,27 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
             series = MetricsDropped(what="series", limit=MAX_SERIES, first=above[0])
             incoming.dropped.append(series)
         incoming.logs += [stored for stored in logs if stored.attempt_id == attempt_id]
+
+
+def _store_metrics(
+    connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
+) -> Mapping[str, Sequence[str]]:
+    """Store metrics by attempt, and take back points where a restart stands.
+
+    Returns:
+        The names above `MAX_SERIES` of the attempts that have such.
+    """
+    last: dict[str, Sequence[MetricRecord]] = {}
+    above: dict[str, Sequence[str]] = {}
+    for attempt_id, records in metrics.items():
+        start = 0
+        for place, record in enumerate(records):
+            if isinstance(record, SeriesRestart):
+                above |= store_metrics(connection, {attempt_id: records[start:place]})
+                take_back(connection, attempt_id, record.names, record.step)
+                start = place + 1
+        last[attempt_id] = records[start:] if start else records
+    return above | dict(store_metrics(connection, last))
 
 
 def _close_logs(incoming: IncomingReport) -> None:

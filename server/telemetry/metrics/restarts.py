@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, func, select
 
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
 from server.telemetry.metrics.points import PACKED, Points, pack_tail, unpack
-from server.telemetry.metrics.store import append_to_tails, grow_series, read_tails, store_metrics
-from trainyard.run.records import MetricRecord, SeriesRestart
+from server.telemetry.metrics.store import append_to_tails, grow_series, read_tails
 
 SERIES_AT_ONCE = 100
 """Series that are read at once: their tails and the chunks that are cut hold 3,000 points each."""
-
-
-def store_records(
-    connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
-) -> Mapping[str, Sequence[str]]:
-    """Store metrics as `store_metrics` does, and take back points where a restart stands.
-
-    Returns:
-        The names above `MAX_SERIES` of the attempts that have such.
-    """
-    last: dict[str, Sequence[MetricRecord]] = {}
-    above: dict[str, Sequence[str]] = {}
-    for attempt_id, records in metrics.items():
-        start = 0
-        for place, record in enumerate(records):
-            if isinstance(record, SeriesRestart):
-                above |= store_metrics(connection, {attempt_id: records[start:place]})
-                take_back(connection, attempt_id, record.names, record.step)
-                start = place + 1
-        last[attempt_id] = records[start:] if start else records
-    return above | dict(store_metrics(connection, last))
 
 
 def take_back(connection: Connection, attempt_id: str, names: Sequence[str], step: int) -> None:
