@@ -6,7 +6,7 @@ from alembic import context
 
 from server.core.database import (  # noqa: F401 - they fill the metadata
     metric_and_log_tables,
-    queue_tables,
+    scheduler_tables,
     slot_tables,
     source_tables,
     tables,

@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, insert, select, update
 
 from benchmarks.simulator.trace import SLOTS_PER_NODE, Known, TracedJob
 from server.core.context import Context
-from server.core.database.queue_tables import projects
+from server.core.database.scheduler_tables import projects
 from server.core.database.tables import attempt_nodes, attempts, events, jobs, nodes
 from server.core.subject import Actor
 from trainyard.base.ids import make_id

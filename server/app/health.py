@@ -10,9 +10,8 @@ from server.app.periodic_tasks import TASKS
 from server.core.context import Context
 from server.core.database.migrate import is_current
 from server.core.errors import UnavailableError
-from server.core.periodic import PeriodicTask
-from server.core.periodic_times import StoredTimes, read_times
-from trainyard.protocol.rest.readiness import Readiness, TaskView
+from server.core.periodic import PeriodicTask, StoredTimes, read_times
+from trainyard.protocol.rest.common import Readiness, TaskView
 
 router = APIRouter(tags=["health"])
 

@@ -23,7 +23,7 @@ from server.core.database.held import of_held
 from server.core.database.rows import Node
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.events.tail import Tail, newest_id
-from server.core.periodic_times import read_times
+from server.core.periodic import read_times
 from server.jobs.ranks.store import live_stragglers
 from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
 from trainyard.protocol.goodput import ClusterGoodputView

@@ -8,8 +8,7 @@ from server.api.auth.throttle import forget_failed_logins
 from server.app import periodic_tasks as tasks
 from server.cluster.projects.usage import RecentUsage
 from server.core.context import Context
-from server.core.periodic import PeriodicTask, PeriodicWork, Run
-from server.core.periodic_times import store_times
+from server.core.periodic import PeriodicTask, PeriodicWork, Run, store_times
 from server.jobs.jobs.idempotency import forget_old_keys
 from server.jobs.operations.cancel import prune_ended
 from server.jobs.packs.store import delete_unnamed

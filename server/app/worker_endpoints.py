@@ -14,9 +14,9 @@ from server.api.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
 from server.api.http.dependencies import ServerContext, context_of
 from server.api.http.group_commit import answer_or_error, served_together
 from server.api.http.path_params import OperationId
-from server.api.http.protocol import check_protocol
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import JSON, reply
+from server.api.http.worker_protocol import check_protocol
 from server.cluster.nodes.register import check_sender
 from server.cluster.nodes.register import register as register_node
 from server.cluster.supply.joining import register_pilot, store_check

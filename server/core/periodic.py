@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import ClassVar
 
+from sqlalchemy import Connection, Table
+
+from server.core.context import Context
 from server.core.database.engine import LeadLostError
+from server.core.database.rows import TypedRow
+from server.core.database.scheduler_tables import periodic_tasks
+from server.core.database.upsert import insert_or_replace
 
 Steps = Iterator[None]
 """A run in steps: it may pause after each, and continues in the next round."""
@@ -144,3 +152,30 @@ class _Turn:
     def _is_over(steps: Steps, clock: Callable[[], float], *, until: float) -> bool:
         """Carry out steps; return whether none is left. One is carried out in any case."""
         return all(clock() < until for _ in steps)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTimes(TypedRow):
+    """Times of one task, as the leader stored them last."""
+
+    table: ClassVar[Table] = periodic_tasks
+
+    name: str
+    stored_at: datetime
+    runs: int
+    failures: int
+    seconds: float
+    lag_seconds: float
+
+
+def store_times(context: Context, times: Mapping[str, TaskTimes]) -> None:
+    """Store the times of each task that has run, by name."""
+    now = context.now()
+    rows = [{"name": name, "stored_at": now, **asdict(times[name])} for name in sorted(times)]
+    with context.database.write() as connection:
+        insert_or_replace(connection, periodic_tasks, rows)
+
+
+def read_times(connection: Connection) -> Sequence[StoredTimes]:
+    """Return the times of all tasks that have run, by name."""
+    return StoredTimes.all(connection, StoredTimes.select().order_by(periodic_tasks.c.name))

@@ -1,2 +1,1 @@
-"""What one process at a time decides, and nothing asks of it over HTTP: rounds, sizes, supply,
-retention."""
+"""Decisions of one process at a time, without routes: rounds, sizes, supply and retention."""

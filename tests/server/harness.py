@@ -13,8 +13,8 @@ from sqlalchemy import Row, insert, select, text
 from server.api.auth.tokens import hash_token
 from server.app.periodic_tasks import LEARN, RESERVE_SPARES, SCRUB
 from server.core.context import Context
-from server.core.database.queue_tables import shown_reason
 from server.core.database.rows import Attempt, Job
+from server.core.database.scheduler_tables import shown_reason
 from server.core.database.tables import (
     attempt_nodes,
     attempts,

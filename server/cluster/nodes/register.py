@@ -13,7 +13,7 @@ from sqlalchemy import Connection, exists, insert, select, update
 
 from server.api.auth.service import Principal, replace_token_of, use_up_join_token
 from server.api.auth.tokens import TokenKind
-from server.api.http.protocol import check_protocol
+from server.api.http.worker_protocol import check_protocol
 from server.cluster.nodes.slots import keep_slots, reasons_by_uuid, uuids, withheld_slots
 from server.cluster.nodes.workers import refuse_second_worker
 from server.core.context import Context

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, bindparam, select, update
 
-from server.core.database.queue_tables import demands
+from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
 from server.core.database.upsert import insert_or_replace
 from trainyard.protocol.states import JobState

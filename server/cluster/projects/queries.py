@@ -12,8 +12,8 @@ from sqlalchemy import Connection, Table, func, or_, select
 from server.cluster.projects.usage import read_usage
 from server.core.context import Context
 from server.core.database.held import HELD_SLOTS, HOLDS
-from server.core.database.queue_tables import projects
 from server.core.database.rows import TypedRow
+from server.core.database.scheduler_tables import projects
 from server.core.database.tables import jobs
 from server.core.errors import NotFoundError
 from trainyard.protocol.rest.projects import ProjectSettings, ProjectView

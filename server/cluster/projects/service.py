@@ -7,7 +7,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, select, update
 from server.cluster.projects.groups import move_groups
 from server.cluster.projects.queries import Project, project_row, views
 from server.core.context import Context
-from server.core.database.queue_tables import project_usage, projects
+from server.core.database.scheduler_tables import project_usage, projects
 from server.core.database.tables import jobs
 from server.core.database.upsert import insert_absent
 from server.core.errors import ConflictError, InvalidRequestError

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select
 
 from server.core.context import Context
 from server.core.database.held import HELD_SINCE
-from server.core.database.queue_tables import project_usage
+from server.core.database.scheduler_tables import project_usage
 from server.core.database.slot_tables import HOLDS_SLOTS, holdings
 from server.core.database.tables import attempt_nodes, attempts, jobs
 from server.core.database.upsert import insert_or_add

@@ -26,8 +26,8 @@ from sqlalchemy import (
 
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import config_words
-from server.core.database.queue_tables import shown_reason
 from server.core.database.rows import TypedRow
+from server.core.database.scheduler_tables import shown_reason
 from server.core.database.tables import jobs
 from server.core.errors import InvalidRequestError
 from server.jobs.facts.store import config_word

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, bindparam, func, select
 from server.core.context import Context
 from server.core.database.column_types import seconds_between
 from server.core.database.metric_and_log_tables import imports
-from server.core.database.queue_tables import shown_reason
 from server.core.database.rows import Attempt, Job
+from server.core.database.scheduler_tables import shown_reason
 from server.core.database.tables import attempts, events, jobs
 from server.core.errors import NotFoundError
 from server.core.events.tail import StoredEvent

@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 
 from server.core.context import Context
 from server.core.database import tables
-from server.core.database.queue_tables import reason_of_group
 from server.core.database.rows import Job
+from server.core.database.scheduler_tables import reason_of_group
 from server.core.database.tables import attempts, jobs, requests
 from server.core.errors import ConflictError
 from server.core.events.notices import forget

@@ -17,7 +17,7 @@ from server.cluster.placement.forecast import FORECAST_JOBS, Forecast, forecast
 from server.cluster.placement.quotas import Quota
 from server.cluster.projects.quotas import read_quotas
 from server.core.context import Context
-from server.core.database.queue_tables import demands
+from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
 from server.jobs.queue.order import TAG, QueueKey, read_order
 from server.jobs.queue.scheduling_queue import GroupedJob

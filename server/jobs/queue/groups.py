@@ -33,8 +33,8 @@ from server.cluster.projects.groups import group_key, store_groups
 from server.cluster.projects.queries import keep_quotas
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
-from server.core.database.queue_tables import demands
 from server.core.database.rows import TypedRow
+from server.core.database.scheduler_tables import demands
 from server.core.database.tables import checkpoints, jobs, notices
 from server.core.errors import UnreadableError
 from server.core.events.notices import notify

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select, update
 from server.cluster.placement.decide import Decisions
 from server.cluster.placement.demand import Holding, QueuedJob
 from server.core.context import Context
-from server.core.database.queue_tables import demands
+from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
 from server.core.events.notices import notify_all
 from server.core.subject import Subject

@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from server.cluster.projects.queries import held_slots
 from server.core.database.held import HELD_SLOTS, HOLDS
-from server.core.database.queue_tables import demands, projects
+from server.core.database.scheduler_tables import demands, projects
 from server.core.database.tables import jobs, nodes
 from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, func, select
 
-from server.core.database.queue_tables import shown_reason
 from server.core.database.rows import TypedRow
+from server.core.database.scheduler_tables import shown_reason
 from server.core.database.tables import jobs
 from server.jobs.queue.order import TAG, QueueKey, QueueOrder
 

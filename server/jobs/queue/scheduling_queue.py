@@ -19,8 +19,8 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 
 from server.cluster.placement.demand import QueuedJob, leave_time
-from server.core.database.queue_tables import demands
 from server.core.database.rows import TypedRow
+from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
 from server.jobs.queue.groups import demand_of_shape, lasts_of
 from server.jobs.queue.order import GROUPED, ProjectShare

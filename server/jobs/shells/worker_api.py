@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from server.api.http.protocol import check_protocol
+from server.api.http.worker_protocol import check_protocol
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
 from server.core.errors import NotFoundError

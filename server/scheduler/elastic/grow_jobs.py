@@ -20,8 +20,8 @@ from server.cluster.projects.quotas import read_quotas
 from server.cluster.projects.usage import ReadUsage, read_usage
 from server.core.context import Context
 from server.core.database.held import HELD_SLOTS
-from server.core.database.queue_tables import demands
 from server.core.database.rows import Job, TypedRow
+from server.core.database.scheduler_tables import demands
 from server.core.database.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, UnreadableError
 from server.core.subject import SCHEDULER

@@ -10,7 +10,7 @@ from typing import Self
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
-from server.api.http.protocol import check_protocol
+from server.api.http.worker_protocol import check_protocol
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes
 from server.core.errors import InvalidRequestError, RefusalError, UnauthenticatedError

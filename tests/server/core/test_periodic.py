@@ -9,8 +9,7 @@ import pytest
 from server.app.periodic_tasks import TASKS
 from server.app.periodic_work import periodic_work
 from server.core.database.engine import LeadLostError
-from server.core.periodic import EACH_ROUND, PeriodicTask, PeriodicWork
-from server.core.periodic_times import read_times
+from server.core.periodic import EACH_ROUND, PeriodicTask, PeriodicWork, read_times
 from tests.server.clock import FakeClock
 from tests.server.harness import Harness
 

@@ -1,8 +1,9 @@
-"""Views that every endpoint uses: problems and pages."""
+"""Views that every endpoint uses, problems and pages; whether the server is ready."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from datetime import datetime
+from typing import Generic, Literal, TypeVar
 
 from trainyard.base.model_base import RecordModel
 from trainyard.base.problems import Problem
@@ -34,3 +35,31 @@ class Page(RecordModel, Generic[Item]):
     """The rows, in the order of the list."""
     next_page_token: str | None = None
     """Token of the next page; absent on the last one."""
+
+
+class TaskView(RecordModel):
+    """A periodic task of the scheduler."""
+
+    name: str
+    every_seconds: float
+    """Time from the begin of a run to the begin of the next one; 0 for each round."""
+    budget_seconds: float
+    """Time of a round after which a run in steps pauses."""
+    stored_at: datetime | None
+    """Time of the figures below; null before the first ones."""
+    runs: int
+    """Runs since this scheduler leads."""
+    failures: int
+    """Runs that failed, of these."""
+    seconds: float
+    """Work of the last run."""
+    lag_seconds: float
+    """By how much the last run began after it was due."""
+
+
+class Readiness(RecordModel):
+    """The server answers, and its database has the newest schema."""
+
+    status: Literal["ready"]
+    tasks: tuple[TaskView, ...]
+    """In the order of a round."""

@@ -11,7 +11,7 @@ from sqlalchemy import event, select
 from server.cluster.projects.queries import list_projects
 from server.cluster.projects.service import change_project, create_project
 from server.core.context import Context
-from server.core.database.queue_tables import demands
+from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
 from server.jobs.jobs.service import cancel
 from server.jobs.queue.groups import GROUPED_AT_ONCE, enter_groups, forget_groups

@@ -15,7 +15,7 @@ from server.cluster.projects.service import create_project
 from server.cluster.projects.usage import USAGE_KEPT, RecentUsage, read_usage, split_by_month
 from server.core.context import Context
 from server.core.database.migrate import alembic_config, upgrade
-from server.core.database.queue_tables import project_usage
+from server.core.database.scheduler_tables import project_usage
 from server.core.database.slot_tables import holdings
 from server.core.liveness import beat
 from server.jobs.jobs.service import cancel, delete

@@ -26,6 +26,7 @@ from server.cluster.supply.rows import (
     lock_source,
     open_requests,
 )
+from server.cluster.supply.service import end_request
 from server.core.context import Context
 from server.core.database.source_tables import node_requests, pilots, sources
 from server.core.database.tables import events
@@ -38,6 +39,7 @@ from trainyard.protocol.node_sources.messages import (
     SourceRegistration,
     SourceReport,
 )
+from trainyard.protocol.node_sources.views import NodeRequestView
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.worker_messages import PROTOCOL, Registration
 
@@ -126,6 +128,10 @@ class Site:
         """Report what the engine described; return which jobs are to be cancelled."""
         report = SourceReport(protocol=PROTOCOL, source=self.name, jobs=jobs, **more)
         return store_report(self.context, report, end_shares=end_shares).cancel
+
+    def end(self, request_id: str) -> NodeRequestView:
+        """Have a person end a request whose end the engine does not prove."""
+        return end_request(self.context, self.name, request_id, actor=ADA, end_shares=end_shares)
 
     def describe(self, request_id: str, state: str, **more: Any) -> tuple[str, ...]:
         """Report one job of the engine."""

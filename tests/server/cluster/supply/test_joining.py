@@ -15,7 +15,7 @@ from server.cluster.nodes.register import register
 from server.cluster.supply.gone_nodes import HeldShare
 from server.cluster.supply.joining import register_pilot, store_check
 from server.cluster.supply.rows import ONLINE_FOR
-from server.cluster.supply.service import delete_source, end_request
+from server.cluster.supply.service import delete_source
 from server.core.context import Context
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import nodes, tokens
@@ -349,32 +349,24 @@ def test_a_person_ends_what_a_provisioner_that_went_away_left(
     assert harness.place() == 1
     clock.advance(ONLINE_FOR.total_seconds())
     with pytest.raises(ConflictError, match="cancel it"):
-        end_request(context, "slurm", request_id, actor=ADA, end_shares=end_shares)
+        site.end(request_id)
     clock.advance(1)
-    assert (
-        end_request(context, "slurm", request_id, actor=ADA, end_shares=end_shares).state == "ended"
-    )
+    assert site.end(request_id).state == "ended"
     assert harness.attempt(job_id).state == "ended"
     delete_source(context, "slurm", actor=ADA)
 
 
-def test_a_person_ends_what_the_engine_forgot(
-    site: Site, context: Context, harness: Harness
-) -> None:
+def test_a_person_ends_what_the_engine_forgot(site: Site, harness: Harness) -> None:
     request_id = site.running()
     site.join(request_id)
     job_id = harness.submit()
     assert harness.place() == 1
     with pytest.raises(ConflictError, match=r"has request .* as 'running': cancel it"):
-        end_request(context, "slurm", request_id, actor=ADA, end_shares=end_shares)
+        site.end(request_id)
     site.report(complete=True)
-    assert (
-        end_request(context, "slurm", request_id, actor=ADA, end_shares=end_shares).state == "ended"
-    )
+    assert site.end(request_id).state == "ended"
     assert harness.attempt(job_id).state == "ended"
-    assert (
-        end_request(context, "slurm", request_id, actor=ADA, end_shares=end_shares).state == "ended"
-    )
+    assert site.end(request_id).state == "ended"
 
 
 def test_a_check_reports_once(site: Site, context: Context) -> None:

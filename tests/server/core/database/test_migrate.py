@@ -23,7 +23,7 @@ from server.core.context import Context
 from server.core.database.engine import Database
 from server.core.database.metric_and_log_tables import metric_chunks
 from server.core.database.migrate import alembic_config, is_current, upgrade
-from server.core.database.queue_tables import demands
+from server.core.database.scheduler_tables import demands
 from server.core.database.schema import metadata
 from server.core.database.tables import attempt_nodes, attempts, events, jobs, nodes, tokens
 from server.jobs.jobs.service import set_priority

@@ -13,7 +13,7 @@ from server.cluster.placement.decide import Decisions, decide
 from server.cluster.placement.demand import QueuedJob
 from server.core.context import Context
 from server.core.database.migrate import alembic_config, upgrade
-from server.core.database.queue_tables import demands
+from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs, nodes, notices
 from server.jobs.jobs.service import stop
 from server.jobs.queue import heads

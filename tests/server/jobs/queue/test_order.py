@@ -15,7 +15,7 @@ from sqlalchemy import insert, select, update
 from server.cluster.placement.demand import Demand
 from server.cluster.projects.service import change_project, create_project
 from server.core.context import Context
-from server.core.database.queue_tables import demands, projects
+from server.core.database.scheduler_tables import demands, projects
 from server.core.database.tables import jobs
 from server.jobs.jobs.service import cancel
 from server.jobs.queue import heads
