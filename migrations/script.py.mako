@@ -14,8 +14,3 @@ depends_on = None
 def upgrade() -> None:
     """Bring the schema forward."""
     ${upgrades if upgrades else "pass"}
-
-
-def downgrade() -> None:
-    """Take it back."""
-    ${downgrades if downgrades else "pass"}

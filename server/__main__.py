@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from server.api.auth.admin import ensure_admin_token
 from server.api.wire.configuration import Server, configured
@@ -18,7 +19,13 @@ from server.app.factory import create_app
 from server.app.keys import ensure_key, rotate
 from server.core.context import Context, SystemClock
 from server.core.database.engine import Database
-from server.core.database.migrate import is_current, upgrade
+from server.core.database.migrate import (
+    MigrationRefusedError,
+    backup_to,
+    is_current,
+    no_backup,
+    upgrade,
+)
 from server.core.secrets import KeyFileError
 from server.core.settings import Settings, setting_problems
 
@@ -58,10 +65,29 @@ def scheduler(context: Context) -> int:
     return 0
 
 
-def migrate(context: Context) -> int:
+def migrate(context: Context, given: argparse.Namespace) -> int:
     """Bring the database to the newest schema."""
-    upgrade(context.database, context.secrets)
+    backup = None if given.backup is None else backup_to(given.backup)
+    try:
+        upgrade(context.database, backup=no_backup if given.backup_taken else backup)
+    except MigrationRefusedError as error:
+        logger.error("nothing was migrated: %s", error)
+        return 1
     return 0
+
+
+def _add_migrate_options(parser: argparse.ArgumentParser) -> None:
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--backup",
+        type=Path,
+        metavar="FILE",
+        help="save the database there before it is changed: a copy of SQLite (default: next to its "
+        "file), what pg_dump writes of PostgreSQL",
+    )
+    choice.add_argument(
+        "--backup-taken", action="store_true", help="change the database without saving it first"
+    )
 
 
 def rotate_key(context: Context) -> int:
@@ -78,10 +104,9 @@ def rotate_key(context: Context) -> int:
 COMMANDS: dict[str, Callable[[Context], int]] = {
     "api": api,
     "scheduler": scheduler,
-    "migrate": migrate,
     "rotate-key": rotate_key,
 }
-ADMIN_TOKEN = "admin-token"
+ADMIN_TOKEN, MIGRATE = "admin-token", "migrate"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,6 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, command in COMMANDS.items():
         commands.add_parser(name, help=command.__doc__)
+    _add_migrate_options(
+        commands.add_parser(MIGRATE, help=migrate.__doc__, description=migrate.__doc__)
+    )
     words = "Replace the admin token, print the new one, and show what the former one made."
     add_options(commands.add_parser(ADMIN_TOKEN, help=words, description=words))
     given = parser.parse_args(arguments)
@@ -97,8 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    is_migration = name == "migrate"
-    if not is_migration:  # Alembic would report on each look at the schema's version
+    if name != MIGRATE:  # Alembic would report on each look at the schema's version
         logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         settings = Settings()
@@ -108,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("server").setLevel(settings.log_level)
     context = Context(settings=settings, database=database, clock=SystemClock())
     try:
-        if not is_migration and not _is_ready(context):
+        if name == MIGRATE:
+            return migrate(context, given)
+        if not _is_ready(context):
             return 1
         if name == ADMIN_TOKEN:
             return rotate_admin_token(context, given)

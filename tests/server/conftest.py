@@ -15,8 +15,12 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import (
     URL,
+    Column,
     Connection,
     Engine,
+    MetaData,
+    String,
+    Table,
     create_engine,
     delete,
     make_url,
@@ -274,7 +278,9 @@ def _keep_seeds(connection: Connection) -> None:
     connection.execute(text("CREATE SCHEMA seeds"))
     statements = [str(delete(table)) for table in reversed(metadata.sorted_tables)]
     statements.append(_RESTART_SEQUENCES)
-    for table in metadata.sorted_tables:
+    revision = Table("alembic_version", MetaData(), Column("version_num", String))
+    statements.append(str(delete(revision)))
+    for table in (*metadata.sorted_tables, revision):
         if connection.execute(select(table).limit(1)).first():
             connection.execute(text(f"CREATE TABLE seeds.{table} AS TABLE {table}"))
             statements.append(f"INSERT INTO {table} TABLE seeds.{table}")

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from cryptography.fernet import Fernet
 
 from server.__main__ import main
 from server.app.keys import ensure_key, rotate
 from server.core.context import Context
 from server.core.database.engine import Database
-from server.core.database.migrate import alembic_config, upgrade
 from server.core.database.schema import metadata
-from server.core.database.tables import jobs, notices
+from server.core.database.tables import notices
 from server.core.errors import InvalidRequestError
 from server.core.secrets import KeyFileError, SecretsBox
 from server.jobs.attempts.claim import claim
@@ -246,32 +244,6 @@ def test_the_command_rotates(
 
 
 # ---- what was stored before ---------------------------------------------------------------------
-
-
-def test_the_migration_encrypts_what_was_stored(context: Context, harness: Harness) -> None:
-    job_id, plain = (submit(context, spec(name=name), actor=ADA).id for name in ("a", "b"))
-    unchanged = harness.job(plain).spec_digest
-    text = spec(name="a", env=ENV).model_dump_json()
-    with context.database.write() as connection:
-        command.downgrade(alembic_config(connection), "0014")
-        row = {"spec": text, "digest": "of-the-secret", "id": job_id}
-        statement = "UPDATE jobs SET spec = :spec, spec_digest = :digest WHERE id = :id"
-        connection.execute(sa.text(statement), row)
-    with pytest.raises(RuntimeError, match="python -m server migrate"):
-        upgrade(context.database)
-    context.secrets.path.unlink()
-    upgrade(context.database, context.secrets)
-    assert SECRET not in stored_text(context)
-    job = harness.job(job_id)
-    assert (context.secrets.open(job.env), job.spec) == (ENV, spec(name="a"))
-    assert "of-the-secret" not in stored_text(context)
-    assert (harness.job(plain).env, harness.job(plain).spec_digest) == (None, unchanged)
-    with context.database.write() as connection:
-        config = alembic_config(connection)
-        config.attributes["secrets"] = context.secrets
-        command.downgrade(config, "0014")
-        stored = connection.execute(sa.select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
-    assert stored.read("spec") == spec(name="a", env=ENV)
 
 
 def test_a_database_file_and_its_folder_are_for_their_owner(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from alembic import command
 from sqlalchemy import select
 
 from server.app.periodic_work import periodic_work
@@ -14,7 +13,6 @@ from server.cluster.projects.queries import read_project
 from server.cluster.projects.service import create_project
 from server.cluster.projects.usage import USAGE_KEPT, RecentUsage, read_usage, split_by_month
 from server.core.context import Context
-from server.core.database.migrate import alembic_config, upgrade
 from server.core.database.scheduler_tables import project_usage
 from server.core.database.slot_tables import holdings
 from server.core.liveness import beat
@@ -93,23 +91,6 @@ def test_a_share_that_ends_before_it_began_used_nothing(harness: Harness, contex
     harness.clock.advance(-60)
     supervisor.end("succeeded")
     assert used(context) == held_seconds(context) == 0
-
-
-def test_attempts_that_ended_before_there_were_projects_count(
-    harness: Harness, context: Context
-) -> None:
-    harness.add_node(slots=2)
-    harness.clock.advance(30 * 86_400 + 22 * 3600)  # 31 January, 22:00
-    _, (supervisor,) = harness.running(resources={"world_size": 2})
-    harness.clock.advance(3 * 3600)
-    supervisor.end("succeeded")
-    before = settled(context)
-    assert before == [("2026-01", 2 * 7200), ("2026-02", 2 * 3600)]
-    for revision in ("0026", "0032"):  # at 0032 the share is counted already
-        with context.database.write() as connection:
-            command.downgrade(alembic_config(connection), revision)
-        upgrade(context.database)
-        assert settled(context) == before
 
 
 def test_a_scheduler_sums_up_the_hours_once_in_some_rounds(

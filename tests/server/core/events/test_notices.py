@@ -10,16 +10,12 @@ from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from sqlalchemy import Connection, select
 
 from server.core.context import Context
-from server.core.database.engine import Database
-from server.core.database.migrate import alembic_config, upgrade
-from server.core.database.tables import events, notices
+from server.core.database.tables import notices
 from server.core.events.notices import NoticeCursor, StoredNotice, forget, notify, notify_all
 from server.core.subject import Subject
-from tests.server.harness import Harness
 from trainyard.protocol.rest.event_data import LogStored, Waiting
 
 
@@ -159,28 +155,6 @@ def test_many_notices_are_one_statement_and_none_is_nothing(context: Context) ->
         notify_all(context, connection, told)
     with context.database.read() as connection:
         assert connection.scalar(select(sa.func.count()).select_from(notices)) == 300
-
-
-def test_the_migration_keeps_lasting_events_and_drops_the_others(
-    database: Database, harness: Harness
-) -> None:
-    job_id = harness.submit()
-    with database.write() as connection:
-        command.downgrade(alembic_config(connection), "0018")
-        before = sa.table("events", *(sa.column(name) for name in ("id", "kind", "transient")))
-        (kept,) = connection.execute(select(before.c.kind)).scalars()
-        connection.execute(
-            sa.text(
-                "INSERT INTO events (at, kind, transient, job_id, actor, message, data) SELECT "
-                "at, 'metrics', :yes, job_id, actor, message, data FROM events"
-            ),
-            {"yes": True},
-        )
-    upgrade(database)
-    with database.read() as connection:
-        left = connection.execute(select(events.c.kind, events.c.job_id)).all()
-        assert [tuple(row) for row in left] == [(kept, job_id)]
-        assert connection.scalar(select(sa.func.count()).select_from(notices)) == 0
 
 
 def test_what_was_read_comes_again_until_it_is_handed_over(context: Context) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from alembic import command
 from sqlalchemy import func, insert, select, text, update
 
 from server.cluster.placement.decide import Decisions, decide
 from server.cluster.placement.demand import QueuedJob
 from server.core.context import Context
-from server.core.database.migrate import alembic_config, upgrade
 from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs, nodes, notices
 from server.jobs.jobs.service import stop
@@ -177,22 +175,6 @@ def test_a_waiting_job_has_its_reason_in_one_place(harness: Harness, context: Co
     assert own_reason(context, job_id) is None
     stop(context, job_id, actor=ADA, reason="enough")
     assert (harness.job(job_id).reason, harness.job(job_id).demand) == ("enough", None)
-
-
-def test_the_migration_keeps_the_reason_that_is_shown(harness: Harness, context: Context) -> None:
-    job_id = harness.submit(resources={"world_size": 3})
-    harness.place()
-    shown = harness.job(job_id).reason
-    with context.database.write() as connection:
-        command.downgrade(alembic_config(connection), "0020")
-        group = {"key": "k", "shape": [3, None, "auto", ["checkpoints"], None], "reason": shown}
-        connection.execute(insert(demands).values(group))
-        connection.execute(update(jobs).values(demand="k", reason="from before it came in"))
-    upgrade(context.database)
-    assert (own_reason(context, job_id), groups(context)) == (shown, set())
-    harness.add_node("a", slots=1)
-    harness.place()
-    assert harness.job(job_id).reason == "needs 3 slots, 1 are online"
 
 
 def test_an_unreadable_job_keeps_no_other_from_its_slots(

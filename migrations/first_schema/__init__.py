@@ -1,0 +1,1 @@
+"""The first schema, in three parts; each creates tables that refer to those before."""

@@ -1,0 +1,96 @@
+"""A database that the former migrations made is adopted, and served."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.pool import NullPool
+
+from server.api.auth.service import create_token
+from server.core.context import Context
+from server.core.database.engine import Database
+from server.core.database.migrate import is_current, upgrade
+from server.core.database.schema import metadata
+from tests.server.api.in_process import TestClient
+from tests.server.core.database.test_migrate import schema_of
+from tests.server.harness import Harness
+from trainyard.protocol.rest.access import TokenRequest
+
+API = "/api/v1"
+# Written under revision 0017, brought to 0059 by the last commit with the former migrations.
+ADOPTED = Path(__file__).parent.parent / "core" / "database" / "adopted"
+OPEN, RUNNING, DONE = (f"{n:026d}" for n in range(3))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a database that the former migrations made, of each kind in turn."""
+    script = (ADOPTED / f"{request.param}.sql").read_text(encoding="utf-8")
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'trainyard.db'}"
+        with closing(sqlite3.connect(tmp_path / "trainyard.db")) as connection:
+            connection.executescript(script)
+        yield url
+        return
+    server = request.getfixturevalue("postgres_url")
+    name = f"adopted_{uuid4().hex}"
+    administration = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with administration.connect() as connection:
+        connection.exec_driver_sql(f'CREATE DATABASE "{name}"')
+    url = server.set(database=name).render_as_string(hide_password=False)
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        connection.exec_driver_sql(script)
+    yield url
+    with administration.connect() as connection:
+        connection.exec_driver_sql(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def job_id(database: Database) -> str:
+    """The id of the job with operations, after `migrate`."""
+    upgrade(database)
+    with database.read() as connection:
+        return str(connection.exec_driver_sql("SELECT min(job_id) FROM operations").scalar())
+
+
+def test_the_adopted_schema_is_that_of_the_tables(database: Database, job_id: str) -> None:
+    assert is_current(database)
+    with database.write() as connection:
+        adopted = plain_schema(connection)
+        metadata.drop_all(connection)
+        metadata.create_all(connection)
+        assert plain_schema(connection) == adopted
+
+
+def plain_schema(connection: Connection) -> str:
+    """Return the schema without casts, which PostgreSQL adds when a dumped condition is read."""
+    found = {kind: sorted(tables.items()) for kind, tables in schema_of(connection).items()}
+    return re.sub(r"::[a-z ]+(\[\])?|[()]", "", repr(found))
+
+
+def test_an_adopted_database_is_served(
+    job_id: str, context: Context, anonymous: TestClient, harness: Harness
+) -> None:
+    _, token = create_token(context, TokenRequest(name="ada"))
+    anonymous.headers["authorization"] = f"Bearer {token}"
+    listed = anonymous.get(f"{API}/operations", params={"job": job_id}).json()["items"]
+    assert [(row["id"], row["kind"], row["state"]) for row in listed] == [
+        (DONE, "delete", "succeeded"),
+        (RUNNING, "scrub", "running"),
+        (OPEN, "verify", "queued"),
+    ]
+    assert anonymous.post(f"{API}/operations/{OPEN}/cancel").json()["state"] == "cancelled"
+    assert anonymous.get(f"{API}/jobs/{job_id}").json()["state"] == "stopped"
+    assert len(anonymous.get(f"{API}/jobs/{job_id}/checkpoints").json()["items"]) == 2
+    events = anonymous.get(f"{API}/jobs/{job_id}/events", params={"page_size": 200}).json()["items"]
+    assert {"submitted", "operation_queued"} <= {event["kind"] for event in events}
+    states = [job["state"] for job in anonymous.get(f"{API}/jobs").json()["items"]]
+    assert sorted(states) == ["queued", "running", "stopped"]
+    assert harness.place() == 1, "the queued job starts"
