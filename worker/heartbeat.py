@@ -122,10 +122,9 @@ class Heart(threading.Thread):
         )
         sent_at, began = time.time(), time.monotonic()
         reply = self._api.heartbeat(heartbeat)
-        if reply.time is not None:
-            half = (time.monotonic() - began) / 2  # the clock of the node may be set meanwhile
-            skew = sent_at + half - reply.time
-            self._clock = ClockReading(skew_seconds=skew, error_seconds=half)
+        half = (time.monotonic() - began) / 2  # the clock of the node may be set meanwhile
+        skew = sent_at + half - reply.time
+        self._clock = ClockReading(skew_seconds=skew, error_seconds=half)
         return reply.expected
 
     def _note(self, error: TrainyardError | None) -> None:

@@ -150,6 +150,7 @@ def create() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name="pk_node_requests"),
     )
+    op.create_index("ix_node_requests_source_id", "node_requests", ["source", "id"])
     op.create_index("ix_node_requests_ended_at", "node_requests", ["ended_at"])
     op.create_index(
         "ix_node_requests_open",
@@ -158,7 +159,6 @@ def create() -> None:
         sqlite_where=sa.text("state != 'ended'"),
         postgresql_where=sa.text("state != 'ended'"),
     )
-    op.create_index("ix_node_requests_source_id", "node_requests", ["source", "id"])
     op.create_table(
         "pilots",
         sa.Column("request_id", sa.String(length=26), nullable=False),
@@ -207,8 +207,8 @@ def create() -> None:
         sa.Column("offline_since", sa.DateTime(timezone=True)),
         sa.PrimaryKeyConstraint("name", name="pk_nodes"),
     )
-    op.create_index("ix_nodes_registered_at", "nodes", ["registered_at"])
     op.create_index("ix_nodes_request_id", "nodes", ["request_id"])
+    op.create_index("ix_nodes_registered_at", "nodes", ["registered_at"])
     op.create_table(
         "node_points",
         sa.Column("node", sa.String(length=100), nullable=False),
@@ -245,7 +245,6 @@ def create() -> None:
         sa.Column("spent", sa.Text()),
         sa.PrimaryKeyConstraint("attempt_id", "node", "since", name="pk_holdings"),
     )
-    op.create_index("ix_holdings_job_id", "holdings", ["job_id"])
     op.create_index(
         "ix_holdings_unsettled",
         "holdings",
@@ -254,6 +253,7 @@ def create() -> None:
         postgresql_where=sa.text("spent IS NULL"),
     )
     op.create_index("ix_holdings_until", "holdings", ["until"])
+    op.create_index("ix_holdings_job_id", "holdings", ["job_id"])
     op.create_table(
         "events",
         sa.Column(
@@ -286,8 +286,8 @@ def create() -> None:
         sa.Column("data", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", "kind", "part", name="pk_notices"),
     )
-    op.create_index("ix_notices_at", "notices", ["at"])
     op.create_index("ix_notices_seq", "notices", ["seq"])
+    op.create_index("ix_notices_at", "notices", ["at"])
     op.create_table(
         "deleted_notices",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),

@@ -62,16 +62,16 @@ def create() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name="pk_jobs"),
     )
-    op.create_index("ix_jobs_forked_from", "jobs", ["forked_from"])
     op.create_index("ix_jobs_name_id", "jobs", ["name", "id"])
+    op.create_index("ix_jobs_state_id", "jobs", ["state", "id"])
+    op.create_index("ix_jobs_search", "jobs", ["id", "state", "name", "tags"])
+    op.create_index("ix_jobs_forked_from", "jobs", ["forked_from"])
     op.create_index("ix_jobs_project_id", "jobs", ["project", "id"])
     op.create_index(
         "ix_jobs_queue",
         "jobs",
         ["state", "demand", "priority", "queued_at", "id", "project", "world_size", "spare_slots"],
     )
-    op.create_index("ix_jobs_search", "jobs", ["id", "state", "name", "tags"])
-    op.create_index("ix_jobs_state_id", "jobs", ["state", "id"])
     op.create_table(
         "attempts",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -122,9 +122,9 @@ def create() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_attempts"),
         sa.UniqueConstraint("job_id", "number", name="uq_attempts_job_id_number"),
     )
+    op.create_index("ix_attempts_state", "attempts", ["state"])
     op.create_index("ix_attempts_ended_at", "attempts", ["ended_at"])
     op.create_index("ix_attempts_pace", "attempts", ["pace_digest", "ended_at"])
-    op.create_index("ix_attempts_state", "attempts", ["state"])
     op.create_table(
         "attempt_nodes",
         sa.Column("attempt_id", sa.String(length=26), nullable=False),
@@ -159,6 +159,7 @@ def create() -> None:
         sa.PrimaryKeyConstraint("attempt_id", "node", name="pk_attempt_nodes"),
         sa.UniqueConstraint("token_hash", name="uq_attempt_nodes_token_hash"),
     )
+    op.create_index("ix_attempt_nodes_node_state", "attempt_nodes", ["node", "state"])
     op.create_index(
         "ix_attempt_nodes_holding",
         "attempt_nodes",
@@ -166,7 +167,6 @@ def create() -> None:
         sqlite_where=sa.text("state != 'ended'"),
         postgresql_where=sa.text("state != 'ended'"),
     )
-    op.create_index("ix_attempt_nodes_node_state", "attempt_nodes", ["node", "state"])
     op.create_table(
         "checkpoints",
         sa.Column("id", sa.String(length=200), nullable=False),
@@ -206,10 +206,10 @@ def create() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name="pk_checkpoints"),
     )
-    op.create_index("ix_checkpoints_attempt_id", "checkpoints", ["attempt_id"])
     op.create_index(
         "ix_checkpoints_job_id_attempt_step", "checkpoints", ["job_id", "attempt", "step"]
     )
+    op.create_index("ix_checkpoints_attempt_id", "checkpoints", ["attempt_id"])
     op.create_table(
         "requests",
         sa.Column("id", sa.String(length=26), nullable=False),
@@ -258,9 +258,9 @@ def create() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name="pk_operations"),
     )
-    op.create_index("ix_operations_checkpoint_id_id", "operations", ["checkpoint_id", "id"])
-    op.create_index("ix_operations_job_id_id", "operations", ["job_id", "id"])
     op.create_index("ix_operations_state_id", "operations", ["state", "id"])
+    op.create_index("ix_operations_job_id_id", "operations", ["job_id", "id"])
+    op.create_index("ix_operations_checkpoint_id_id", "operations", ["checkpoint_id", "id"])
     op.create_table(
         "packs",
         sa.Column("id", sa.String(length=26), nullable=False),

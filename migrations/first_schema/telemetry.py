@@ -61,9 +61,9 @@ def create() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name="pk_artifacts"),
     )
+    op.create_index("ix_artifacts_job_id_kind", "artifacts", ["job_id", "kind", "id"])
     op.create_index("ix_artifacts_content_id", "artifacts", ["content_id"])
     op.create_index("ix_artifacts_job_id", "artifacts", ["job_id", "id"])
-    op.create_index("ix_artifacts_job_id_kind", "artifacts", ["job_id", "kind", "id"])
     op.create_table(
         "logs",
         sa.Column("attempt_id", sa.String(length=26), nullable=False),
@@ -237,10 +237,10 @@ def create() -> None:
         sa.Column("node", sa.String(length=100)),
         sa.PrimaryKeyConstraint("attempt_id", name="pk_measured_runs"),
     )
+    op.create_index("ix_measured_runs_ended_at", "measured_runs", ["ended_at"])
     op.create_index(
         "ix_measured_runs_device_device_name", "measured_runs", ["device", "device_name"]
     )
-    op.create_index("ix_measured_runs_ended_at", "measured_runs", ["ended_at"])
     op.create_table(
         "calibrations",
         sa.Column("device", sa.String(length=8), nullable=False),

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
@@ -15,7 +14,7 @@ from server.api.http.dependencies import ServerContext, context_of
 from server.api.http.group_commit import answer_or_error, served_together
 from server.api.http.path_params import OperationId
 from server.api.http.request_body import JsonBody
-from server.api.http.responses import JSON, reply
+from server.api.http.responses import reply
 from server.api.http.worker_protocol import check_protocol
 from server.cluster.nodes.register import check_sender
 from server.cluster.nodes.register import register as register_node
@@ -28,8 +27,6 @@ from server.jobs.attempts.reports import AcceptedShares, ReportedShare, authenti
 from server.jobs.checkpoints.catalog import apply_outcome
 from server.jobs.jobs.queries import ended_or_unknown
 from server.jobs.operations.service import claim_operation, report_operation
-from server.jobs.protocol_2 import PATH as CHORE_PATH
-from server.jobs.protocol_2 import reply_text
 from server.telemetry.ingest.receive import SentReport, store_report, store_together
 from server.telemetry.metrics.lineage_values import measure
 from trainyard.base.ids import ID_PATTERN
@@ -71,7 +68,7 @@ def register(
         registered = register_node(context, body, principal=principal)
     else:
         registered = register_pilot(context, body, principal=principal, host=_host(request))
-    return _reply(registered, body.protocol)
+    return reply(registered)
 
 
 @router.post("/check", status_code=204, summary="Findings of a check of a source")
@@ -96,16 +93,16 @@ async def heartbeat(
     """Keep a node online, end shares whose processes are proved gone, list what is to run."""
     check_sender(principal, body.node, body.protocol)
     if body.gone:
-        reply = await run_in_threadpool(node_heartbeat, context, body)
+        answer = await run_in_threadpool(node_heartbeat, context, body)
     else:
-        reply = await served_together(
+        answer = await served_together(
             request,
             node_heartbeats,
             body,
             key=body.node,
             gather_seconds=HEARTBEATS_GATHER_SECONDS,
         )
-    return _reply(reply, body.protocol)
+    return reply(answer)
 
 
 @router.post("/ended-jobs", response_model=EndedJobsReply, summary="Jobs that have ended")
@@ -139,10 +136,8 @@ async def claim(
 def _claimed(context: Context, sent: Sequence[SentClaim]) -> list[Response | Exception]:
     """Carry out the claims of a group, and return the answers."""
     return [
-        reply
-        if isinstance(reply, RefusalError)
-        else answer_or_error(partial(_reply, reply, each.claim.protocol))
-        for each, reply in zip(sent, claim_all(context, sent), strict=True)
+        answer if isinstance(answer, RefusalError) else answer_or_error(partial(reply, answer))
+        for answer in claim_all(context, sent)
     ]
 
 
@@ -183,11 +178,9 @@ async def report(
     if answer is None:  # not by the thread of the group, whose answers would wait for it
         answer = await run_in_threadpool(store_report, context_of(request), share, report)
     _accepted_shares(request).keep(share, answer.acknowledged)
-    return _reply(answer, report.protocol)
+    return reply(answer)
 
 
-# Supervisors of protocol 2 outlive an upgrade of the server; no new client uses their paths.
-@router.post(f"{CHORE_PATH}/claim", include_in_schema=False)
 @router.post(
     "/operations/{operation_id}/claim",
     response_model=OperationClaimReply,
@@ -201,13 +194,9 @@ def claim_an_operation(
 ) -> Response:
     """Return the task and the fence to the first claim; a later one gets 409."""
     check_sender(principal, body.node, body.protocol)
-    claimed = claim_operation(
-        context, operation_id, node=body.node, worker=body.worker, protocol=body.protocol
-    )
-    return _reply(claimed, body.protocol)
+    return reply(claim_operation(context, operation_id, node=body.node, worker=body.worker))
 
 
-@router.post(f"{CHORE_PATH}/report", include_in_schema=False)
 @router.post(
     "/operations/{operation_id}/report",
     response_model=OperationReportReply,
@@ -222,9 +211,4 @@ def report_on_an_operation(
     """Renew the lease; 409 after a later claim."""
     check_sender(principal, body.node, body.protocol)
     apply = partial(apply_outcome, measure=measure)
-    reported = report_operation(context, operation_id, body, apply=apply)
-    return _reply(reported, body.protocol)
-
-
-def _reply(model: BaseModel, protocol: int) -> Response:
-    return Response(reply_text(model, protocol), media_type=JSON)
+    return reply(report_operation(context, operation_id, body, apply=apply))

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from server.core.addresses import Networks
 from trainyard.base.problems import named
 from trainyard.outside.secret_file import url_with_password
 from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
-
-FORMER_NAMES = {"TRAINYARD_CHORES_KEPT_DAYS": "TRAINYARD_OPERATIONS_KEPT_DAYS"}
-"""Environment variables of the former version, and what they are called now."""
-
 
 DAYS_OF_MONTH = 32
 """Days for which at least is kept what is counted by calendar month."""
@@ -159,15 +154,6 @@ class Settings(BaseSettings):
     def is_https(self) -> bool:
         """Whether browsers reach the server by https."""
         return (self.public_url or "").startswith("https:")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_former_names(cls, given: object) -> object:
-        """Reject former names: an unknown variable is ignored, and its setting has no effect."""
-        for former, name in FORMER_NAMES.items():
-            if former in os.environ:
-                raise ValueError(f"{former} is now {name}: rename it")
-        return given
 
     @field_validator("goodput_kept_days", "requests_kept_days")
     @classmethod

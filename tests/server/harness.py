@@ -28,7 +28,6 @@ from server.core.liveness import GAP, beat
 from server.jobs.attempts.claim import claim
 from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.submission import submit
-from server.jobs.protocol_2 import ChoreMessage
 from server.scheduler.elastic.fit_sizes import SizeFitter
 from server.scheduler.elastic.grow_jobs import ElasticGrower
 from server.scheduler.rounds.dispatch import Message
@@ -84,7 +83,6 @@ class RecordingDispatcher:
     def __init__(self) -> None:
         self.sent: list[LaunchMessage] = []
         self.operations: list[OperationMessage] = []
-        self.chores: list[ChoreMessage] = []
         self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
         """None stands for a broker that is down: messages are lost."""
 
@@ -97,8 +95,6 @@ class RecordingDispatcher:
                 self.sent.append(message)
             case OperationMessage():
                 self.operations.append(message)
-            case ChoreMessage():
-                self.chores.append(message)
 
 
 class Harness:

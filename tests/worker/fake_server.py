@@ -295,7 +295,7 @@ class FakeServer:
                 for attempt_id, attempt in self.attempts.items()
                 if attempt.claimed and attempt.current and attempt.exit is None
             ),
-            time=self.time,
+            time=time.time() if self.time is None else self.time,
         )
 
     def _wait_for_messages(self, request: MessagesRequest) -> None:

@@ -25,7 +25,9 @@ from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 
 PROTOCOL = 3
-"""Version of these messages; the server accepts this one and the one before."""
+"""Version of the messages between workers and the server."""
+OLDEST_PROTOCOL = 3
+"""Oldest version that the server serves: the one before `PROTOCOL`, once a release had it."""
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
 """Largest report body that the server reads."""
@@ -174,9 +176,8 @@ class NodeHeartbeatReply(RecordModel):
     expected: tuple[str, ...]
     """Ids of live attempts that this node has claimed according to the server; the worker proves
     which of them have ended."""
-    time: float | None = None
-    """The database's clock at this answer, Unix time; absent for workers of an older protocol. All
-    servers share it."""
+    time: float
+    """The database's clock at this answer, Unix time. All servers share it."""
 
 
 class EndedJobsRequest(RecordModel):
@@ -209,7 +210,7 @@ class Claim(RecordModel):
     secret: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{43}$")] | None = None
     """256 random bits in base64, new for each launch, of which the token for the reports is made:
     a claim that is repeated after a lost answer has the same one, and is granted again. Absent
-    from workers of an older protocol, whose repeat is refused, and from claims of operations."""
+    from claims of operations."""
 
 
 class ClaimReply(RecordModel):

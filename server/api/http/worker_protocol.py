@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from server.core.errors import InvalidRequestError
-from trainyard.protocol.worker_messages import PROTOCOL
+from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL
 
 
 def check_protocol(protocol: int) -> None:
-    """Reject unsupported protocol versions: this one and the one before are accepted.
+    """Reject protocol versions that the server does not serve.
 
     Raises:
         InvalidRequestError: it is older or newer.
     """
-    if protocol not in (PROTOCOL - 1, PROTOCOL):
-        legal = [PROTOCOL - 1, PROTOCOL]
+    if not OLDEST_PROTOCOL <= protocol <= PROTOCOL:
+        legal = [*range(OLDEST_PROTOCOL, PROTOCOL + 1)]
         raise InvalidRequestError.at(
             "/protocol", f"{protocol} is not understood; this server accepts {legal}"
         )

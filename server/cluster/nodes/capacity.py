@@ -23,6 +23,7 @@ from server.core.database.held import of_held
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.expected_time import expected_time
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
+from trainyard.protocol.worker_messages import OLDEST_PROTOCOL
 from trainyard.spec.auto import DeviceKind
 
 POLLS = "server"
@@ -36,8 +37,13 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
 """Offers that are kept, a kilobyte each: a round makes those anew whose nodes have changed."""
 
-TAKES_JOBS = nodes.c.offline_since.is_(None) & nodes.c.drain.is_(None) & nodes.c.notice.is_(None)
-"""The condition of the nodes that are online and not draining."""
+TAKES_JOBS = (
+    nodes.c.offline_since.is_(None)
+    & nodes.c.drain.is_(None)
+    & nodes.c.notice.is_(None)
+    & (nodes.c.protocol >= OLDEST_PROTOCOL)
+)
+"""The condition of the nodes that are online, not draining, and whose worker is served."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ _HELD = of_held(
 )
 """The shares that hold their slots: the columns of `_Held`, in the order of its fields."""
 _NODES = select(
-    *(nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.protocol, nodes.c.inbox),
+    *(nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.inbox),
     *(
         type_coerce(column, Text)
         for column in (
@@ -270,7 +276,6 @@ def _offer(
     name: str,
     device: DeviceKind,
     slots: int,
-    protocol: int,
     inbox: str,
     roots: str,
     partitions: str,
@@ -301,7 +306,6 @@ def _offer(
         free=tuple(slot for slot in usable if slot not in taken),
         roots=orjson.loads(roots),
         holders=holders,
-        protocol=protocol,
         polls=inbox == POLLS,
         partitions=tuple(slot for slot in orjson.loads(partitions) if slot not in reasons),
         labels={**orjson.loads(worker_labels), **orjson.loads(set_labels)},

@@ -35,7 +35,6 @@ from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.node_sources.messages import SOURCE_NAME
 from trainyard.protocol.rest.nodes import NodeRegistered
 from trainyard.protocol.worker_messages import (
-    PROTOCOL,
     Hardware,
     Registration,
     RegistrationReply,
@@ -183,11 +182,8 @@ def _use_up(
 
 
 def _numbered(connection: Connection, registration: Registration, before: Node | None) -> Hardware:
-    """Return the hardware of a registration, with the slot numbers that live attempts use.
-
-    A worker of an older protocol numbers its slots itself.
-    """
-    if before is None or registration.protocol != PROTOCOL:
+    """Return the hardware of a registration, with the slot numbers that live attempts use."""
+    if before is None:
         return registration.hardware
     live = (attempt_nodes.c.node == before.name, HOLDS_SLOTS)
     if not connection.scalar(select(exists().where(*live))):
@@ -204,11 +200,9 @@ def _store(
     admitted: Admitted | None,
 ) -> None:
     now, name = context.now(), registration.node
-    # A worker of an older protocol sends neither samples nor its clock, which alone end a reason.
-    known = before if registration.protocol == PROTOCOL else None
-    reasons = {} if known is None else reasons_by_uuid(known.hardware, known.withheld)
-    wrong = known is not None and known.clock_is_wrong
-    full = known is not None and DATA_DIR_FULL in known.withheld.values()
+    reasons = {} if before is None else reasons_by_uuid(before.hardware, before.withheld)
+    wrong = before is not None and before.clock_is_wrong
+    full = before is not None and DATA_DIR_FULL in before.withheld.values()
     row = {
         "address": registration.address,
         "hardware": hardware,
@@ -219,7 +213,7 @@ def _store(
         "withheld": withheld_slots(
             hardware, None, before=reasons, was_full=full, clock_is_wrong=wrong
         ),
-        "clock_skew_seconds": None if known is None else known.clock_skew_seconds,
+        "clock_skew_seconds": None if before is None else before.clock_skew_seconds,
         "clock_is_wrong": wrong,
         "worker_labels": registration.labels,
         "inbox": registration.inbox,

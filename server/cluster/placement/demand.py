@@ -10,7 +10,6 @@ from typing import Literal
 
 from server.core.expected_time import expected_time
 from trainyard.base.labels import BLOCK, FABRIC, RACK
-from trainyard.protocol.worker_messages import PROTOCOL
 from trainyard.spec.job import DEFAULT_PROJECT
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -46,8 +45,6 @@ class Demand:
     """Names of the storage roots that every node must see, the same on each."""
     storage: tuple[str, str] | None = None
     """Root that holds what it goes on from: its name and UUID."""
-    new_fields: tuple[str, ...] = ()
-    """Fields of its spec or task that a worker of an older protocol cannot read."""
     units: tuple[int, ...] = ()
     """Each share is a multiple of the first of these with which the nodes hold it, else of 1."""
     node_selector: tuple[tuple[str, str], ...] = ()
@@ -79,8 +76,6 @@ class Offer:
     """UUID of each storage root that it sees, by name."""
     holders: Mapping[str, int] = field(default_factory=dict)
     """Slots that are held, by name of the job."""
-    protocol: int = PROTOCOL
-    """Protocol of its worker."""
     polls: bool = False
     """Whether its worker fetches messages by long polls, and gets none through the broker."""
     partitions: tuple[int, ...] = ()

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from server.cluster.placement.demand import Demand, Offer
 from server.cluster.placement.open_nodes import BY_FREE
 from trainyard.protocol.attempt import NodeAllocation
-from trainyard.protocol.worker_messages import PROTOCOL
 
 
 class NodeShare(NamedTuple):
@@ -37,7 +36,7 @@ def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
     """Return the nodes that could run a demand, if their slots were free and no part of a GPU."""
     # Read once, and what a demand leaves open is not looked at: there are thousands of nodes.
     device, roots, storage = demand.device, {*demand.roots}, demand.storage
-    excluded, selects, is_new = demand.exclude_nodes, demand.node_selector, demand.new_fields
+    excluded, selects = demand.exclude_nodes, demand.node_selector
     return [
         offer
         for offer in offers
@@ -47,7 +46,6 @@ def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
         and (not selects or has_labels(demand, offer))
         and offer.roots.keys() >= roots
         and (storage is None or offer.roots.get(storage[0]) == storage[1])
-        and (not is_new or offer.protocol == PROTOCOL)
     ]
 
 
@@ -204,13 +202,12 @@ def _spread(
         return _even(by_free, share, count=fewest, spares=demand.spare_nodes, room=room)
     if demand.nodes is not None:
         return None
-    uneven = [offer for offer in by_free if offer.protocol == PROTOCOL]
-    filled = _fewest(size, uneven, room=room)
+    filled = _fewest(size, by_free, room=room)
     for count in range(fewest + 1, (filled or most) + 1):
         share = size // count
         if size % (count * unit) == 0 and room(by_free[-count]) >= share:
             return _even(by_free, share, count=count, room=room)
-    return None if filled is None else _fill(size, uneven, count=filled, room=room)
+    return None if filled is None else _fill(size, by_free, count=filled, room=room)
 
 
 def _even(

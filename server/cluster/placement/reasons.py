@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from server.cluster.placement.demand import Demand, Offer
 from server.cluster.placement.fit import could_hold, eligible_for, has_labels
 from trainyard.base.labels import in_words
-from trainyard.protocol.worker_messages import PROTOCOL
 
 NO_NODE = "no node is online that takes new work"
 SIZES_NAMED = 8
@@ -32,10 +31,7 @@ def why_job_waits(
     group, unit = max(enough or pairs, key=lambda pair: sum(len(o.free) for o in pair[0]))
     if not enough:  # so the unit is 1
         slots = [offer.slots for offer in group]
-        lacking = ""
-        if demand.nodes is None and sum(slots) >= demand.world_size:
-            lacking = f"; shares of different sizes need workers of protocol {PROTOCOL}"
-        online = f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}{lacking}"
+        online = f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}"
         return ", ".join([online, *_withheld(group)])
     free = [offer for offer in group if offer.free and offer.node not in kept_for]
     count = sum(len(offer.free) for offer in free)
@@ -104,11 +100,6 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
         labels = f"has the labels {in_words(dict(demand.node_selector))} and "
         which = labels if demand.node_selector else ""
         return f"{such}{which}is not in resources.exclude_nodes"
-    if demand.new_fields:
-        able = [offer for offer in able if offer.protocol == PROTOCOL]
-        if not able:
-            fields = ", ".join(demand.new_fields)
-            return f"{such}has a worker of protocol {PROTOCOL}, for {fields}"
     unseen = [root for root in demand.roots if all(root not in offer.roots for offer in able)]
     if unseen or all(set(demand.roots) - offer.roots.keys() for offer in able):
         roots = unseen or demand.roots

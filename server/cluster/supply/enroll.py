@@ -6,6 +6,7 @@ from sqlalchemy import Connection, insert, update
 
 from server.api.auth.service import Principal, replace_token_of, use_up_join_token
 from server.api.auth.tokens import TokenKind
+from server.api.http.worker_protocol import check_protocol
 from server.cluster.supply.changes import source_changed
 from server.cluster.supply.rows import StoredSource, open_requests
 from server.core.context import Context
@@ -13,10 +14,8 @@ from server.core.database.source_tables import sources
 from server.core.errors import (
     ConflictError,
     ForbiddenError,
-    InvalidRequestError,
 )
 from trainyard.protocol.node_sources.messages import SourceRegistration, SourceRegistrationReply
-from trainyard.protocol.worker_messages import PROTOCOL
 
 
 def check_sender(principal: Principal, source: str, protocol: int) -> None:
@@ -26,10 +25,7 @@ def check_sender(principal: Principal, source: str, protocol: int) -> None:
         InvalidRequestError: the protocol is not understood.
         ForbiddenError: it is the token of another source.
     """
-    if protocol != PROTOCOL:
-        raise InvalidRequestError.at(
-            "/protocol", f"{protocol} is not understood; this server accepts [{PROTOCOL}]"
-        )
+    check_protocol(protocol)
     if principal.kind is TokenKind.SOURCE and principal.source != source:
         raise ForbiddenError(f"this is the token of source {principal.source!r}, not of {source!r}")
 

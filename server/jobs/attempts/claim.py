@@ -18,7 +18,6 @@ from server.core.leases import NODE_LEASES
 from server.core.lifecycle import Move, attempt_to, lock_jobs_of, move_all, no_attempt, node_to
 from server.core.subject import Actor
 from server.jobs.attempts.launch import Launch, begun_before, read_launches
-from server.jobs.protocol_2 import check_reply
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation, ResumePoint
 from trainyard.protocol.rest.event_data import Claimed
 from trainyard.protocol.resume_parts import ALL_PARTS
@@ -50,7 +49,6 @@ def claim(
     node: str,
     worker: WorkerIdentity,
     secret: str | None = None,
-    protocol: int = PROTOCOL,
 ) -> ClaimReply:
     """Claim a node's share of an attempt; only the first of several claims succeeds.
 
@@ -64,14 +62,13 @@ def claim(
         node: the claiming node.
         worker: the worker that serves it.
         secret: what the token for reports is made of, the same in each repeat; new when absent.
-        protocol: protocol of the worker.
 
     Raises:
         NotFoundError: there is no such attempt, or the node has no share of it.
         ConflictError: another claim came first, the share has ended, the attempt is to end,
-            another worker serves the node, or the sender's protocol lacks a field of the reply.
+            or another worker serves the node.
     """
-    sent = Claim(protocol=protocol, node=node, worker=worker, secret=secret)
+    sent = Claim(protocol=PROTOCOL, node=node, worker=worker, secret=secret)
     (reply,) = claim_all(context, [SentClaim(attempt_id, sent)])
     if isinstance(reply, RefusalError):
         raise reply
@@ -132,7 +129,6 @@ def _answer(
         state = launch.attempt.state
         raise ConflictError(f"attempt {launch.attempt.id} is {state} and must not run")
     reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
-    check_reply(reply, claim.protocol)  # before the share is taken
     if repeats:
         return reply, []
     return reply, [_take(context, launch, share, claim, reply, token_hash=token_hash)]

@@ -41,7 +41,6 @@ from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.rest.nodes import NodeDrained, NodeOnline
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.protocol.worker_messages import (
-    PROTOCOL,
     Hardware,
     NodeHeartbeat,
     NodeHeartbeatReply,
@@ -137,12 +136,11 @@ def _replies(
         if attempt_id is not None:
             held[node].append(attempt_id)
     # Not the clock of this process: a node would be compared with another one at each heartbeat.
-    # A node of an older protocol compares none.
     time = rows[0][0].timestamp()
     return {
         each.node: NodeHeartbeatReply(
             expected=tuple(held[each.node]),
-            time=time if each.protocol == PROTOCOL else None,
+            time=time,
         )
         for each in heartbeats
     }

@@ -25,7 +25,6 @@ from server.jobs.jobs.comparison import compare
 from server.jobs.jobs.next_attempt import Baseline, NextAttempt, plan_next_attempt
 from server.jobs.jobs.queries import job_row
 from server.jobs.jobs.service import end_running
-from server.jobs.protocol_2 import lacking
 from trainyard.base.problems import Problem
 from trainyard.planner.plan import resume_options
 from trainyard.protocol.attempt import Overrides
@@ -89,7 +88,6 @@ def options(context: Context, job_id: str) -> ResumeOptions:
             nodes=spec.resources.nodes,
             device=spec.resources.device,
             roots=roots_of(spec),
-            new_fields=lacking(job.spec, baseline.overrides),
             node_selector=tuple(sorted(spec.resources.node_selector.items())),
             exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
         )

@@ -21,7 +21,6 @@ from server.core.lifecycle import lock_job, move, operation_to
 from server.core.subject import SCHEDULER, Actor, Subject
 from server.jobs.operations.queries import open_operations
 from server.jobs.operations.waiting_job import end_waiting_job
-from server.jobs.protocol_2 import check_reply
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.operations import (
     LOOKS,
@@ -39,7 +38,6 @@ from trainyard.protocol.rest.event_data import (
 )
 from trainyard.protocol.states import OperationState
 from trainyard.protocol.worker_messages import (
-    PROTOCOL,
     OperationClaimReply,
     OperationReport,
     OperationReportReply,
@@ -215,14 +213,13 @@ def claim_operation(
     *,
     node: str,
     worker: WorkerIdentity,
-    protocol: int = PROTOCOL,
 ) -> OperationClaimReply:
     """Claim an operation that was given to this node; only the first of several claims succeeds.
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: it was given to another node, runs already, or has ended; another worker
-            serves the node; or the sender's protocol lacks a field of the reply.
+        ConflictError: it was given to another node, runs already, or has ended; or another
+            worker serves the node.
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
@@ -248,14 +245,12 @@ def claim_operation(
             **claimed,
         )
         move(context, connection, event, running)
-        reply = OperationClaimReply(
-            task=operation.task,
-            storage=operation.storage,
-            fence=fence,
-            report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
-        )
-        check_reply(reply, protocol)  # in the transaction: a refusal leaves it unclaimed
-    return reply
+    return OperationClaimReply(
+        task=operation.task,
+        storage=operation.storage,
+        fence=fence,
+        report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
+    )
 
 
 def report_operation(

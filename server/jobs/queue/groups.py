@@ -7,6 +7,7 @@ jobs as for ten. The group of a job is recorded when the job enters the queue.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -41,7 +42,6 @@ from server.core.events.notices import notify
 from server.core.expected_time import expected_time
 from server.core.subject import Subject
 from server.jobs.jobs.checks import roots_of
-from server.jobs.protocol_2 import lacking
 from server.jobs.queue.duration import Duration, expected_durations, with_newer_history
 from server.jobs.queue.order import ARRIVAL, GROUPED
 from trainyard.protocol.attempt import Overrides
@@ -95,16 +95,16 @@ def lasts_of(seconds: float | None) -> timedelta | None:
 @lru_cache(maxsize=1024)
 def demand_of_shape(shape: str) -> Demand:
     """Return a demand from the JSON text of its fields, in their order."""
-    size, nodes, device, roots, storage, new_fields, units, selector, exclude, spares = (
-        orjson.loads(shape)
-    )
+    fields = orjson.loads(shape)
+    if len(fields) > len(dataclasses.fields(Demand)):
+        del fields[5]  # of a group from before 1.0: what protocol 2 lacked
+    size, nodes, device, roots, storage, units, selector, exclude, spares = fields
     return Demand(
         size,
         nodes,
         device,
         tuple(roots),
         storage and tuple(storage),
-        tuple(new_fields),
         tuple(units),
         tuple((key, value) for key, value in selector),
         tuple(exclude),
@@ -130,7 +130,6 @@ def demand_of(
         device=spec.resources.device,
         roots=roots_of(spec),
         storage=(spec.checkpoint.root, bound) if bound is not None else None,
-        new_fields=lacking(submitted, overrides),
         units=layout.node_units,
         node_selector=tuple(sorted(spec.resources.node_selector.items())),
         exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),

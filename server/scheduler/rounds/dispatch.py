@@ -11,19 +11,16 @@ from typing import Protocol
 from celery import Celery
 
 from server.core.context import Clock
-from server.jobs import protocol_2
-from server.jobs.protocol_2 import ChoreMessage
 from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 
 logger = logging.getLogger(__name__)
 
-Message = LaunchMessage | OperationMessage | ChoreMessage | SourceMessage
+Message = LaunchMessage | OperationMessage | SourceMessage
 
 TASKS: dict[type[Message], str] = {
     LaunchMessage: "worker.launch",
     OperationMessage: "worker.operation",
-    ChoreMessage: protocol_2.TASK,
     SourceMessage: "provisioner.call",
 }
 EXPIRES_SECONDS = 60

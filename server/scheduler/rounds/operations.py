@@ -36,7 +36,6 @@ from server.jobs.operations.service import (
     lock_job_if_there,
     repeat_later,
 )
-from server.jobs.protocol_2 import ChoreMessage, lacking
 from server.scheduler.rounds.dispatch import Dispatcher, Message
 from trainyard.protocol.operations import (
     MAX_TRIES,
@@ -46,7 +45,7 @@ from trainyard.protocol.operations import (
 )
 from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
 from trainyard.protocol.states import OperationState
-from trainyard.protocol.worker_messages import PROTOCOL, OperationMessage
+from trainyard.protocol.worker_messages import OperationMessage
 
 logger = logging.getLogger(__name__)
 
@@ -127,16 +126,12 @@ class OperationKeeper:
         if not due and not unexplained:
             return []
         with self._context.database.write() as connection:
-            older = nodes.c.protocol < PROTOCOL
-            on_protocol_2 = frozenset(connection.scalars(select(nodes.c.name).where(older)))
             fetches = nodes.c.inbox == POLLS
             polling = frozenset(connection.scalars(select(nodes.c.name).where(fetches)))
             sent = [(r.id, new["node"]) for r, new in due if _mark(connection, r, **new)]
             self._explain(connection, unexplained, reasons)
         return [
-            ChoreMessage(chore_id=operation_id, node=node)
-            if node in on_protocol_2
-            else OperationMessage(operation_id=operation_id, node=node)
+            OperationMessage(operation_id=operation_id, node=node)
             for operation_id, node in sent
             if node not in polling
         ]
@@ -311,7 +306,6 @@ def _wanted(
             world_size=0,
             roots=(task.root, *sorted(task.other_roots)),
             storage=None if row.storage is None else (task.root, row.storage),
-            new_fields=lacking(task),
             node_selector=ON_NETWORK if task.build is not None else (),
         )
         is_scrub = row.kind == OperationKind.SCRUB

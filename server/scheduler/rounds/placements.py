@@ -39,7 +39,7 @@ from trainyard.protocol.states import (
     DesiredState,
     JobState,
 )
-from trainyard.protocol.worker_messages import PROTOCOL, LaunchMessage
+from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.run.failures import REMEDIES, FailureReason
 from trainyard.spec.job import JobSpec
 from trainyard.training.data_stream import Windows
@@ -150,7 +150,7 @@ def place(
                     starts.append(_start(context, connection, job, placement, by_name, former))
             except (KeyFileError, UnreadableError) as error:
                 unreadable.append((job, error.detail))
-        _order_checks(context, connection, starts, by_name)
+        _order_checks(context, connection, starts)
         put_off(context, connection, [(job.id, job.queued_at, why) for job, why in unreadable])
         for job, problems in refused:
             _end_not_allowed(context, connection, job, problems)
@@ -209,9 +209,7 @@ def held_on(
     return {(node, slot) for node, slots in rows for slot in slot_indices(slots)}
 
 
-def _order_checks(
-    context: Context, connection: Connection, starts: Sequence[_Start], offers: Mapping[str, Offer]
-) -> None:
+def _order_checks(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
     """Have the attempts check their network of which a node was not checked for a day.
 
     Decided once for all nodes of an attempt: ranks that differ would wait for each other for ever.
@@ -223,8 +221,7 @@ def _order_checks(
     named = {name for names in names_of if len(names) > 1 for name in names}
     unchecked = unchecked_nodes(connection, named, context.now())
     for start, names in zip(starts, names_of, strict=True):
-        able = len(names) > 1 and all(offers[name].protocol == PROTOCOL for name in names)
-        start.attempt["check_network"] = able and not unchecked.isdisjoint(names)
+        start.attempt["check_network"] = len(names) > 1 and not unchecked.isdisjoint(names)
 
 
 def _slots(placement: Placement) -> set[tuple[str, int]]:

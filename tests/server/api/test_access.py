@@ -118,7 +118,7 @@ def test_provisioners_need_the_token_of_a_source_or_one_to_join_with(
 
 def test_tokens_of_people_open_no_route_of_machines(app: FastAPI, client: TestClient) -> None:
     machines = [(m, p) for m, p in all_routes(app) if is_of_machines(p)]
-    assert len(machines) == 18  # two of them serve the former protocol
+    assert len(machines) == 16
     for method, path in machines:
         status = client.request(method, path).status_code
         wanted = 401 if has_a_token_of_its_own(path) else 403

@@ -75,6 +75,27 @@ def plain_schema(connection: Connection) -> str:
     return re.sub(r"::[a-z ]+(\[\])?|[()]", "", repr(found))
 
 
+def test_indexes_are_in_the_order_of_the_former_migrations(
+    sqlite_template: Path, tmp_path: Path
+) -> None:
+    """SQLite prefers the newer of two indexes that serve a query as well."""
+    with closing(sqlite3.connect(tmp_path / "adopted.db")) as connection:
+        connection.executescript((ADOPTED / "sqlite.sql").read_text(encoding="utf-8"))
+        adopted = indexes(connection)
+    with closing(sqlite3.connect(sqlite_template)) as connection:
+        assert indexes(connection) == adopted
+
+
+def indexes(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """Return the indexes of each table, in the order in which they were made."""
+    query = "SELECT tbl_name, name FROM sqlite_master WHERE type = 'index' ORDER BY rowid"
+    found: dict[str, list[str]] = {}
+    for table, index in connection.execute(query):
+        if not index.startswith("sqlite_autoindex"):
+            found.setdefault(table, []).append(index)
+    return found
+
+
 def test_an_adopted_database_is_served(
     job_id: str, context: Context, anonymous: TestClient, harness: Harness
 ) -> None:

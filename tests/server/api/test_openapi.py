@@ -13,11 +13,7 @@ from fastapi.routing import iter_route_contexts
 from server.api.http.examples import ANSWERS, EXAMPLES
 from server.app.factory import document, routes_of
 from server.app.openapi import build
-from server.jobs.protocol_2 import PATH
 from tests.server.api.published import DOCUMENT
-
-FORMER = {(f"/api/v1/workers{PATH}/{verb}", "POST") for verb in ("claim", "report")}
-"""Paths of protocol 2, which are served for one version and not offered."""
 
 
 def references(value: Any) -> set[str]:
@@ -38,7 +34,7 @@ def operations() -> dict[tuple[str, str], dict[str, Any]]:
 
 def test_every_route_is_described(app: FastAPI) -> None:
     routes = {(path, method) for path, methods in routes_of(app) for method in methods}
-    assert set(operations()) | FORMER == routes
+    assert set(operations()) == routes
 
 
 def test_no_endpoint_works_on_the_event_loop(app: FastAPI) -> None:

@@ -9,7 +9,6 @@ from fastapi import FastAPI
 
 from server.app.factory import openapi_text, routes_of
 from server.app.reference_page import render
-from server.jobs.protocol_2 import PATH
 from tests.server.api.in_process import TestClient
 
 
@@ -58,8 +57,7 @@ def test_the_page_shows_every_operation_and_schema(app: FastAPI, anonymous: Test
     assert "<code>page_token</code>" in reply.text
     for path, methods in routes_of(app):
         for method in methods:
-            is_shown = f"<code>{method} {path}</code></h3>" in reply.text
-            assert is_shown == (PATH not in path)  # the former protocol is served, not offered
+            assert f"<code>{method} {path}</code></h3>" in reply.text
     assert {f"schema-{name}" for name in app.openapi()["components"]["schemas"]} <= set(page.ids)
     inner = {link[1:] for link in page.links if link.startswith("#")}
     assert inner <= set(page.ids)

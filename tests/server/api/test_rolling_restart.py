@@ -1,4 +1,4 @@
-"""API servers that are replaced one by one while supervisors of two protocols report."""
+"""API servers that are replaced one by one while supervisors report."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report
 class ReportingSupervisor:
     """Reports a step and a line of output after the other, to whichever server answers."""
 
-    def __init__(self, urls: list[str], supervisor: Supervisor, protocol: int) -> None:
+    def __init__(self, urls: list[str], supervisor: Supervisor) -> None:
         self._urls = urls
         self._supervisor = supervisor
-        self._protocol = protocol
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         token = supervisor.reply.attempt_token
@@ -70,7 +69,7 @@ class ReportingSupervisor:
             self.steps = step
 
     def _send(self, *chunks: Chunk, expected: dict[str, int]) -> None:
-        fields = {"protocol": self._protocol, "node": self._supervisor.node}
+        fields = {"protocol": PROTOCOL, "node": self._supervisor.node}
         identity = self._supervisor.identity
         body = Report.model_validate(
             fields | {"identity": identity, "chunks": chunks}
@@ -108,10 +107,7 @@ def test_no_point_is_lost_or_doubled_while_servers_are_replaced(
         one, process = first.enter_context(api(tmp_path, DATABASE_URL=url))
         two, other = running.enter_context(api(tmp_path, DATABASE_URL=url))
         urls = [one, two]
-        reporting = [
-            ReportingSupervisor(urls, supervisor, protocol)
-            for (_, (supervisor,)), protocol in zip(jobs, (PROTOCOL - 1, PROTOCOL), strict=True)
-        ]
+        reporting = [ReportingSupervisor(urls, supervisor) for _, (supervisor,) in jobs]
         with all_reporting(reporting) as pass_steps:
             pass_steps(20)
             process.terminate()

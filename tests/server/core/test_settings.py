@@ -6,17 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from server.__main__ import main, scheduler
 from server.core.context import Context
 from server.core.settings import Settings
-
-
-def test_a_former_name_is_refused_and_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_CHORES_KEPT_DAYS", "0")
-    with pytest.raises(ValidationError, match="is now TRAINYARD_OPERATIONS_KEPT_DAYS"):
-        Settings()
 
 
 def test_the_server_names_a_variable_that_it_cannot_read(

@@ -76,13 +76,13 @@ class GpuNode:
         self.context = harness.context
         self._token: str | None = None
 
-    def register(self, *names: str, protocol: int = PROTOCOL) -> RegistrationReply:
+    def register(self, *names: str) -> RegistrationReply:
         """Register with these GPUs, in their order."""
         if self._token is None:
             request = TokenRequest(name="join", kind="join")
             self._token = create_token(self.context, request)[1]
         registration = Registration(
-            protocol=protocol,
+            protocol=PROTOCOL,
             node=NODE,
             address="gpu-01.test",
             hardware=hardware(*names),

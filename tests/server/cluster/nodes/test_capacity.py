@@ -18,6 +18,7 @@ from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.scheduler.rounds.placements import held_on
 from tests.server.harness import Harness
 from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.worker_messages import OLDEST_PROTOCOL
 
 
 def offers(context: Context) -> Sequence[Offer]:
@@ -121,3 +122,16 @@ def test_a_placement_reads_no_shares_that_have_ended(context: Context) -> None:
         assert held_on(connection, ["a", "b"]) == set()
     _begin, plan = plans
     assert "ix_attempt_nodes_holding" in plan
+
+
+def test_a_node_whose_worker_is_no_longer_served_takes_no_jobs(
+    harness: Harness, context: Context
+) -> None:
+    """A node of a database from before 1.0, until its worker is upgraded."""
+    harness.add_node("old")
+    with context.database.write() as connection:
+        connection.execute(update(nodes).values(protocol=OLDEST_PROTOCOL - 1))
+    assert offers(context) == []
+    with context.database.write() as connection:
+        connection.execute(update(nodes).values(protocol=OLDEST_PROTOCOL))
+    assert [each.node for each in offers(context)] == ["old"]

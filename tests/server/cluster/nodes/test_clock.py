@@ -21,7 +21,7 @@ from tests.server.cluster.nodes.gpu_node import (
 )
 from tests.server.harness import Harness
 from trainyard.protocol.node_samples import DATA_DIR_FULL
-from trainyard.protocol.worker_messages import PROTOCOL, ClockReading
+from trainyard.protocol.worker_messages import ClockReading
 
 GPUS = sample(a={}, b={})
 
@@ -65,10 +65,7 @@ def test_the_answers_of_all_servers_have_the_time_of_the_database(
         harness.clock.advance(own)
         before = now()
         reply = node_heartbeat(context, heartbeat())
-        assert reply.time is not None
         assert before <= reply.time <= now()
-    older = heartbeat().model_copy(update={"protocol": PROTOCOL - 1})
-    assert node_heartbeat(context, older).time is None
 
 
 def test_nothing_is_placed_on_a_node_whose_clock_is_wrong(harness: Harness, node: GpuNode) -> None:
@@ -108,16 +105,6 @@ def test_the_reason_of_a_device_is_shown_first_and_stays_after_the_clock_is_righ
     assert [each.reason for each in node.view.withheld] == [FOREIGN, DATA_DIR_FULL], "no reading"
     node.beat(with_disk("data_dir", 1 << 30))
     assert [(each.slot, each.reason) for each in node.view.withheld] == [(0, FOREIGN)]
-
-
-def test_a_worker_that_sends_no_clock_is_not_withheld_for_it(
-    harness: Harness, node: GpuNode
-) -> None:
-    node.register("a")
-    node_heartbeat(harness.context, heartbeat(clock=reading(60.0)))
-    assert node.view.free_slots == 0
-    node.register("a", protocol=PROTOCOL - 1)
-    assert (node.view.free_slots, node.view.clock_skew_seconds) == (1, None)
 
 
 def test_slots_without_devices_are_withheld_too(context: Context, harness: Harness) -> None:

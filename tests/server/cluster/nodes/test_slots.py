@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import update
 
 from server.cluster.nodes.capacity import read_offers
 from server.cluster.nodes.slots import keep_slots, uuids, withheld_slots
-from server.core.database.tables import nodes
 from server.jobs.attempts.retry_policy import PUT_BACK_SECONDS
 from tests.server.cluster.nodes.gpu_node import (
     FOREIGN,
@@ -24,7 +22,6 @@ from tests.server.cluster.nodes.gpu_node import (
 from tests.server.harness import Harness
 from trainyard.protocol.node_samples import DeviceProcess, NodeSample
 from trainyard.protocol.rest.nodes import WithheldSlot
-from trainyard.protocol.worker_messages import PROTOCOL
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord
 
@@ -76,13 +73,6 @@ def test_the_slots_of_a_node_without_room_are_withheld_until_it_has_some(node: G
     assert node.view.withheld == ()
 
 
-def test_a_worker_without_samples_is_not_withheld_for_its_disk(node: GpuNode) -> None:
-    node.register("a")
-    node.beat(with_disk("data_dir", 0))
-    node.register("a", protocol=PROTOCOL - 1)
-    assert (node.view.free_slots, node.view.withheld) == (1, ())
-
-
 @pytest.mark.parametrize(
     ("found", "reasons"),
     [
@@ -111,13 +101,6 @@ def test_a_slot_stays_withheld_while_its_worker_restarts(node: GpuNode) -> None:
         assert (node.view.free_slots, node.view.withheld) == (1, withheld)
     node.beat(sample(b={}, a={}))
     assert (node.view.free_slots, node.view.withheld) == (2, ())
-
-
-def test_a_worker_without_samples_keeps_no_slot_withheld(node: GpuNode) -> None:
-    node.register("a")
-    node.beat(sample(a={"foreign": (PYTHON,)}))
-    node.register("a", protocol=PROTOCOL - 1)
-    assert (node.view.free_slots, node.view.withheld) == (1, ())
 
 
 def test_a_device_that_is_listed_again_is_not_withheld_as_absent(
@@ -195,17 +178,6 @@ def test_slots_keep_their_devices_while_an_attempt_holds_one(
     assert node.register("d", "c", "b").slots == ()
     assert [gpu.uuid for gpu in node.view.hardware.accelerators] == ["GPU-d", "GPU-c", "GPU-b"]
     assert (node.view.free_slots, node.view.withheld) == (3, ())
-
-
-def test_a_worker_of_the_former_protocol_numbers_its_slots_itself(
-    harness: Harness, node: GpuNode
-) -> None:
-    node.register("a", "b", protocol=PROTOCOL - 1)
-    with harness.context.database.write() as connection:
-        connection.execute(update(nodes).values(protocol=PROTOCOL - 1))
-    harness.running()
-    assert node.register("b", "a", protocol=PROTOCOL - 1).slots == ()
-    assert [gpu.uuid for gpu in node.view.hardware.accelerators] == ["GPU-b", "GPU-a"]
 
 
 NAMES = st.lists(st.sampled_from("abcdef"), unique=True, max_size=6)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from server.cluster.placement.decide import Decisions
 from server.cluster.placement.demand import Demand, Offer, QueuedJob
-from trainyard.protocol.worker_messages import PROTOCOL
 
 ROOTS = {"checkpoints": "uuid-1"}
 
@@ -23,7 +22,6 @@ def offer(
     device: str = "cpu",
     roots: dict[str, str] | None = None,
     held_by: str = "other",
-    protocol: int = PROTOCOL,
 ) -> Offer:
     left = slots if free is None else free
     assert device in {"cpu", "cuda"}
@@ -34,7 +32,6 @@ def offer(
         free=tuple(range(slots - left, slots)),
         roots=ROOTS if roots is None else roots,
         holders={held_by: slots - left} if left < slots else {},
-        protocol=protocol,
     )
 
 
@@ -62,7 +59,6 @@ offers_strategy = st.lists(
         st.integers(0, 8),
         st.sampled_from(["cpu", "cuda"]),
         st.sampled_from(["uuid-1", "uuid-2"]),
-        st.sampled_from([PROTOCOL - 1, PROTOCOL, PROTOCOL]),
     ),
     max_size=6,
 ).map(
@@ -73,9 +69,8 @@ offers_strategy = st.lists(
             min(free, slots),
             device=device,
             roots={"checkpoints": root},
-            protocol=protocol,
         )
-        for i, (slots, free, device, root, protocol) in enumerate(rows)
+        for i, (slots, free, device, root) in enumerate(rows)
     ]
 )
 
@@ -126,8 +121,6 @@ def holds(
     even = rest == 0 and all(room >= share for room in rooms)
     if even or demand.nodes is not None:
         return even
-    if any(o.protocol != PROTOCOL for o in chosen):
-        return False
     return min(rooms) > 0 and sum(rooms) >= whole >= len(chosen)
 
 

@@ -22,7 +22,6 @@ from tests.server.cluster.placement.cluster import (
     unit_of,
 )
 from trainyard.protocol.attempt import NodeAllocation
-from trainyard.protocol.worker_messages import PROTOCOL
 
 
 def test_the_fewest_nodes_and_the_fullest_first() -> None:
@@ -120,21 +119,6 @@ def test_a_large_node_changes_no_unit_that_it_cannot_serve() -> None:
     assert nodes_of(decide([wanted], pairs), "j") == alone
     other_root = offer("large", 4, roots={"checkpoints": "uuid-2"})
     assert nodes_of(decide([wanted], [*pairs, other_root]), "j") == alone
-
-
-def test_older_workers_get_equal_shares_alone() -> None:
-    old, new = offer("old", 4, protocol=PROTOCOL - 1), offer("new", 1)
-    assert decide([job("j", 5)], [old, new]).waiting["j"] == (
-        "needs 5 slots, 5 are online (4 + 1); shares of different sizes need workers of "
-        f"protocol {PROTOCOL}"
-    )
-    assert nodes_of(decide([job("j", 4)], [old, new]), "j") == {"old": 4}
-    assert nodes_of(decide([job("j", 2)], [offer("old", 1, protocol=2), new]), "j") == {
-        "old": 1,
-        "new": 1,
-    }
-    more = [old, offer("a", 2), offer("b", 2)]  # not 4 + 2, which are fewer
-    assert nodes_of(decide([job("j", 6)], more), "j") == {"old": 2, "a": 2, "b": 2}
 
 
 def test_of_equal_storages_the_fuller_one_is_taken() -> None:

@@ -16,6 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
+from server.__main__ import main
 from server.core.database import migrate
 from server.core.database.engine import Database
 from server.core.database.migrate import (
@@ -126,6 +127,21 @@ def test_tables_without_a_revision_are_refused(database: Database) -> None:
         assert connection.scalar(text("SELECT name FROM projects")) == "default"
 
 
+def test_the_command_names_why_nothing_was_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "new.db"
+    monkeypatch.setenv("TRAINYARD_DATABASE_URL", f"sqlite:///{path}")
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path))
+    assert main(["migrate"]) == 0
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0058'")
+    assert main(["migrate"]) == main(["migrate", "--backup-taken"]) == 1
+    assert "nothing was migrated: the database is at revision 0058" in caplog.text
+    with pytest.raises(SystemExit):
+        main(["migrate", "--backup", str(tmp_path / "copy"), "--backup-taken"])
+
+
 def revision_of(database: Database) -> str:
     with database.read() as connection:
         return str(connection.scalar(text("SELECT version_num FROM alembic_version")))
@@ -149,21 +165,20 @@ def has_color(database: Database) -> bool:
         return "color" in {each["name"] for each in inspect(connection).get_columns("projects")}
 
 
-def on_sqlite(database: Database) -> Path:
-    path = database.path
-    if path is None:
-        pytest.skip("of SQLite alone")
-    return path
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+ON_POSTGRESQL = pytest.mark.parametrize(
+    "database_url", [pytest.param("postgresql", marks=pytest.mark.integration)], indirect=True
+)
 
 
-def on_postgresql(database: Database) -> Database:
-    if database.is_sqlite:
-        pytest.skip("of PostgreSQL alone")
-    return database
+def path_of(database: Database) -> Path:
+    assert database.path is not None
+    return database.path
 
 
+@ON_SQLITE
 def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
-    path = on_sqlite(database)
+    path = path_of(database)
     with database.write() as connection:
         connection.execute(text("UPDATE projects SET description = 'before'"))
     upgrade(database)
@@ -201,8 +216,9 @@ def test_a_backup_that_cannot_be_written_keeps_the_database_as_it_is(
     assert (has_color(database), revision_of(database)) == (False, "0059")
 
 
+@ON_SQLITE
 def test_a_migration_that_fails_leaves_the_backup(database: Database, second: Path) -> None:
-    path = on_sqlite(database)
+    path = path_of(database)
     script = second / "versions" / "0060_colors.py"
     script.write_text(f"{SECOND}    raise RuntimeError('interrupted')\n")
     with pytest.raises(RuntimeError, match="interrupted"):
@@ -211,8 +227,8 @@ def test_a_migration_that_fails_leaves_the_backup(database: Database, second: Pa
     assert path.with_name(f"{path.name}.revision-0059").exists()
 
 
+@ON_POSTGRESQL
 def test_postgresql_asks_for_a_backup(database: Database, second: Path) -> None:
-    on_postgresql(database)
     with pytest.raises(MigrationRefusedError, match=r"--backup FILE.*--backup-taken"):
         upgrade(database)
     assert not has_color(database)
@@ -220,10 +236,10 @@ def test_postgresql_asks_for_a_backup(database: Database, second: Path) -> None:
     assert has_color(database)
 
 
+@ON_POSTGRESQL
 def test_pg_dump_saves_what_pg_restore_restores(
     database: Database, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_postgresql(database)
     monkeypatch.setenv("PATH", f"{client_programs()}:{os.environ['PATH']}")
     with database.write() as connection:
         connection.execute(text("UPDATE projects SET description = 'before'"))
@@ -235,10 +251,10 @@ def test_pg_dump_saves_what_pg_restore_restores(
     assert "before" in shown
 
 
+@ON_POSTGRESQL
 def test_without_pg_dump_nothing_is_migrated(
     database: Database, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_postgresql(database)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MigrationRefusedError, match="pg_dump cannot be run"):
         upgrade(database, backup=backup_to(tmp_path / "before.dump"))

@@ -9,6 +9,7 @@ import pytest
 from fastapi import Response
 from sqlalchemy import select, text
 
+from server.api.http import responses
 from server.api.http.group_commit import serve_apart
 from server.app import worker_endpoints
 from server.core.context import Context
@@ -124,18 +125,18 @@ def job_of(context: Context, attempt_id: str) -> str:
 def test_a_reply_that_cannot_be_written_makes_no_other_claim_a_second_one(
     context: Context, placed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second claim of a worker of an older protocol, which has no secret, is refused."""
-    written = worker_endpoints._reply
+    """A second claim without a secret is refused."""
+    written = responses.reply
 
-    def fails_once(reply: ClaimReply, protocol: int) -> Response:
-        if reply.attempt.job_id == job_ids[1]:
+    def fails_once(claimed: ClaimReply) -> Response:
+        if claimed.attempt.job_id == job_ids[1]:
             raise ValueError("no text")
-        return written(reply, protocol)
+        return written(claimed)
 
     with context.database.read() as connection:
         rows = connection.execute(select(attempts.c.id, attempts.c.job_id)).all()
     job_ids = [{row.id: row.job_id for row in rows}[each] for each in placed]
-    monkeypatch.setattr(worker_endpoints, "_reply", fails_once)
+    monkeypatch.setattr("server.app.worker_endpoints.reply", fails_once)
     claims = [sent(each) for each in placed[:4]]
     claims = [
         replace(each, claim=each.claim.model_copy(update={"secret": None})) for each in claims

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from server.api.auth.service import Principal
 from server.api.auth.tokens import TokenKind
@@ -146,10 +145,3 @@ def test_a_node_that_comes_back_otherwise_is_checked_again(
     register(context, registration, principal=principal)
     with context.database.read() as connection:
         assert unchecked_nodes(connection, {"node-1", "node-2"}, context.now()) == unchecked
-
-
-def test_a_worker_of_an_older_protocol_gets_no_check(harness: Harness, context: Context) -> None:
-    with context.database.write() as connection:
-        older = update(nodes).where(nodes.c.name == "node-2")
-        connection.execute(older.values(protocol=PROTOCOL - 1))
-    assert not checks(harness.launched(resources=TWO)[1])

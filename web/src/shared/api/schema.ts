@@ -3502,7 +3502,7 @@ export interface components {
              * Secret
              * @description 256 random bits in base64, new for each launch, of which the token for the reports is made:
              *     a claim that is repeated after a lost answer has the same one, and is granted again. Absent
-             *     from workers of an older protocol, whose repeat is refused, and from claims of operations.
+             *     from claims of operations.
              */
             secret?: string | null;
         };
@@ -9991,10 +9991,9 @@ export interface components {
             expected: string[];
             /**
              * Time
-             * @description The database's clock at this answer, Unix time; absent for workers of an older protocol. All
-             *     servers share it.
+             * @description The database's clock at this answer, Unix time. All servers share it.
              */
-            time: number | null;
+            time: number;
         };
         /**
          * NodeHolding
