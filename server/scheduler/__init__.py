@@ -1,1 +1,1 @@
-"""Decisions of one process at a time, without routes: rounds, sizes, supply and retention."""
+"""Decisions that one process makes at a time: rounds, sizes, supply and retention; no routes."""

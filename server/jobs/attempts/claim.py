@@ -1,4 +1,4 @@
-"""Claim of a node's share of an attempt: the one answer that lets a worker launch it."""
+"""Claim of a node's share of an attempt: only its reply lets a worker launch the share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainyard.spec.rules import fields_with_code
 
 @dataclass(frozen=True)
 class SentClaim:
-    """The claim of a node's share of an attempt, as it came."""
+    """The claim of a node's share of an attempt, as received."""
 
     attempt_id: str
     claim: Claim
@@ -36,7 +36,7 @@ class SentClaim:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A share that a claim takes: its moves and their event."""
+    """A successful claim: the moves of its share, and their event."""
 
     moves: Sequence[Move]
     event: NewEvent
@@ -52,16 +52,16 @@ def claim(
 ) -> ClaimReply:
     """Claim a node's share of an attempt; only the first of several claims succeeds.
 
-    The message that led here is a hint: it may be old, doubled or forged. Spec and parent
-    checkpoint come from the database alone, in the transaction that claims. A repeat of the claim
-    that holds the share changes nothing and gets the same reply: the first one may be lost.
+    The launch message of the worker is only a hint: it may be old, duplicated or forged. Spec and
+    parent checkpoint come from the database, read in the transaction of the claim. A repeat of the
+    successful claim changes nothing and gets the same reply, because the first may have been lost.
 
     Args:
         context: the server's context.
         attempt_id: the attempt.
         node: the claiming node.
         worker: the worker that serves it.
-        secret: what the token for reports is made of, the same in each repeat; new when absent.
+        secret: secret of the token for reports, the same in each repeat; None for a new one.
 
     Raises:
         NotFoundError: there is no such attempt, or the node has no share of it.
@@ -76,20 +76,20 @@ def claim(
 
 
 def claim_all(context: Context, sent: Sequence[SentClaim]) -> list[ClaimReply | RefusalError]:
-    """Carry out claims by one transaction, by as many statements as one.
+    """Carry out claims in one transaction; the number of statements does not depend on theirs.
 
     Args:
         context: the server's context.
         sent: claims of different attempts.
 
     Returns:
-        For each the reply, or why it is refused, as `claim` does it.
+        The reply to each claim, or its refusal for the reasons of `claim`.
     """
     ids, names = [each.attempt_id for each in sent], [each.claim.node for each in sent]
     taken: list[_Taken] = []
     replies: list[ClaimReply | RefusalError] = []
     with context.database.write() as connection:
-        lock_jobs_of(connection, ids)  # before the read: a stop or a second claim may come
+        lock_jobs_of(connection, ids)  # before the read: a stop or a second claim may arrive
         launches = read_launches(connection, ids)
         workers = registered_workers(connection, names)
         for each in sent:
@@ -116,7 +116,7 @@ def _answer(
     claim: Claim,
     workers: Mapping[str, WorkerIdentity | None],
 ) -> tuple[ClaimReply, Sequence[_Taken]]:
-    """Return the reply to a claim, and the share that it takes: none where it is a repeat."""
+    """Return the reply to a claim, and the share that it takes; a repeat takes none."""
     token = make_token(TokenKind.ATTEMPT, claim.secret)
     share = next((n for n in launch.nodes if n.node == claim.node), None)
     if share is None:
@@ -170,7 +170,7 @@ def _take(
 def _reply(
     context: Context, connection: Connection, launch: Launch, *, node_rank: int, token: str
 ) -> ClaimReply:
-    """Return all that the worker needs for the launch; the database holds only the token's hash."""
+    """Return the reply for the launch, with the token; the database stores only its hash."""
     attempt, job = launch.attempt, launch.job
     addresses = _addresses(connection, launch) if len(launch.nodes) > 1 else ()
     return ClaimReply(
@@ -192,7 +192,7 @@ def _reply(
         ),
         attempt_token=token,
         node_rank=node_rank,
-        # Alone, torchrun takes a free port of its own; several nodes must agree on one.
+        # On one node torchrun chooses a free port; several nodes must agree on one.
         rendezvous=f"{addresses[0]}:{attempt.rendezvous_port}" if addresses else "127.0.0.1:0",
         addresses=addresses,
         lease_seconds=context.settings.lease_seconds,

@@ -1,7 +1,7 @@
-"""The earlier checkpoint that follows a failure: a fallback from damage, or a rollback.
+"""The earlier checkpoint to resume from after a failure: a fallback or a rollback.
 
-A fallback marks a parent checkpoint that could not be loaded. A rollback goes back to before a bad
-window, which the next attempt leaves out.
+A fallback replaces a parent checkpoint that could not be loaded, and marks it as damaged. A
+rollback goes back to before a bad window of data; the next attempt leaves the window out.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from trainyard.training.data_stream import Windows, covered, merged
 def find_fallback(
     context: Context, connection: Connection, launch: Launch, failure: Failure | None
 ) -> Fallback | None:
-    """Mark the parent checkpoint if it is proved to be damaged, and return what replaces it.
+    """Mark the parent checkpoint if its damage is proved, and return its replacement.
 
     Returns:
-        None where the attempt did not fail by loading its parent checkpoint.
+        None if the attempt did not fail while it loaded its parent checkpoint.
     """
     attempt, load = launch.attempt, failure.load if failure is not None else None
     if failure is None or load is None or load.checkpoint_id != attempt.parent_checkpoint_id:
@@ -39,7 +39,7 @@ def find_fallback(
     if load.fault is None:
         return Fallback(damaged=None, named=attempt.parent_named, replacement=load.checkpoint_id)
     _mark(context, connection, launch, failure)
-    parent = parent_checkpoint(connection, launch.job.id)  # without the one that was just marked
+    parent = parent_checkpoint(connection, launch.job.id)  # the one just marked is excluded
     return Fallback(
         damaged=load.checkpoint_id,
         named=attempt.parent_named,
@@ -48,7 +48,7 @@ def find_fallback(
 
 
 def _mark(context: Context, connection: Connection, launch: Launch, failure: Failure) -> None:
-    """Store the damage as a verification does, unless the catalog has it."""
+    """Store the damage like a verification does, unless the catalog has it."""
     load, now = failure.load, context.now()
     assert load is not None
     assert load.fault is not None
@@ -71,7 +71,7 @@ def _mark(context: Context, connection: Connection, launch: Launch, failure: Fai
 def find_rollback(
     connection: Connection, launch: Launch, failure: Failure | None
 ) -> Rollback | None:
-    """Return the rollback that a failure requires; None where no guard requires one."""
+    """Return the rollback that a guard requires after a failure; None if no guard does."""
     if failure is None or failure.bad_window is None:
         return None
     bad = failure.bad_window
@@ -109,7 +109,7 @@ def append_rollback(
 
 
 def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Windows]:
-    """Return the windows that the newest attempt of each job leaves out, of jobs that have one."""
+    """Return the windows that each job's newest attempt leaves out; unstarted jobs are omitted."""
     newest = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
     query = select(jobs.c.id, attempts.c.skip).join(attempts, newest)
     return dict(connection.execute(query.where(jobs.c.id.in_(job_ids))).all())
@@ -120,8 +120,8 @@ def windows_left_out(
 ) -> Windows:
     """Return all windows of the stream that a new attempt leaves out.
 
-    These are the windows that its checkpoint left out, and those of the previous attempt and of the
-    launch that begin after the checkpoint's position: earlier data has been trained on.
+    They are the windows of its checkpoint, and the windows of the previous attempt and the launch
+    that start at or after the checkpoint's position: earlier data has been trained on.
     """
     wanted = [*previous, *pending.skip]
     if not wanted:

@@ -1,4 +1,4 @@
-"""The end of a share, of the attempt with its last share, and the job's next state."""
+"""The end of shares and attempts, and the next state of the job."""
 
 from __future__ import annotations
 
@@ -69,11 +69,10 @@ def end_nodes(
     actor: Actor,
     exit_record: ExitRecord | None = None,
 ) -> None:
-    """End shares of an attempt, and with the last one the attempt; the job is locked.
+    """End shares of an attempt; the end of the last one ends the attempt. The job is locked.
 
-    The first share that fails fails the attempt: the other nodes are ordered to end.
-
-    The end of a lost share, whose attempt may be over, frees its slots and changes nothing else.
+    The first failure of a share fails the attempt, and the other nodes are ordered to end. The end
+    of a lost share frees its slots and changes nothing else: the attempt may have ended before.
 
     Raises:
         IllegalMoveError: a share has ended already.
@@ -104,9 +103,10 @@ def end_nodes(
 def lose_node(
     context: Context, connection: Connection, attempt_id: str, failure: Failure, *, actor: Actor
 ) -> None:
-    """End an attempt without waiting for a silent share, whose failure is `node_lost`.
+    """Mark a silent share as lost, so that its attempt ends without it; the job is locked.
 
-    The share keeps its slots until proof of its end (docs/lifecycle.md, 51). The job is locked.
+    The failure is `node_lost`. The share keeps its slots until proof of its end
+    (docs/lifecycle.md, 51).
     """
     lost = update(attempt_nodes).where(
         attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.node == failure.node
@@ -130,10 +130,10 @@ def order(
     goes_on: bool = False,
     lost: str | None = None,
 ) -> None:
-    """Order an attempt's nodes to end, and end its unclaimed shares at once.
+    """Order an attempt's nodes to end, and end its unclaimed shares immediately.
 
-    While a share is unclaimed no rank trains and there is nothing to save, so claimed shares are
-    cancelled then, also by a stop.
+    While a share is unclaimed, no rank trains and there is nothing to save: even a stop cancels the
+    claimed shares then.
 
     Args:
         context: the server's surroundings.
@@ -147,7 +147,7 @@ def order(
         lost: the steps that a cancel loses, in words.
     """
     unclaimed = launch.unclaimed
-    cancelled = launch.attempt.desired == DesiredState.CANCEL  # an order never softens
+    cancelled = launch.attempt.desired == DesiredState.CANCEL  # a cancel never becomes a stop
     effective = DesiredState.CANCEL if unclaimed or cancelled else desired
     attempt = launch.attempt
     connection.execute(
@@ -177,7 +177,7 @@ def preempt(
 ) -> None:
     """Order an attempt to save and leave, while its job continues on other nodes.
 
-    Without effect where the attempt is ordered to end already. The job is locked.
+    It has no effect on an attempt that is already ordered to end. The job is locked.
     """
     launch = read_launch(connection, attempt_id)
     if launch.attempt.desired != DesiredState.RUN or not launch.live:
@@ -206,13 +206,13 @@ def _end_node(
     actor: Actor,
     exit_record: ExitRecord | None,
 ) -> None:
-    # The attempt's event has the first failure in full; this event details further ones only.
+    # The attempt's event has the first failure in full; this event details only further ones.
     detail = f": {end.failure.reason}" if end.failure else ""
     if end.failure and launch.attempt.failure:
         detail += f": {end.failure.message}"
     share = next(each for each in launch.nodes if each.node == end.node)
     ending: dict[str, Any] = {"exit": exit_record, "unreachable_since": None}
-    if share.lost_at is None:  # a lost share keeps the outcome by which its attempt was judged
+    if share.lost_at is None:  # a lost share keeps the outcome that its attempt's verdict used
         ending |= {"outcome": end.outcome.value, "failure": end.failure}
     event = NewEvent(
         NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
@@ -307,7 +307,7 @@ def _follow_up(
             actor=SERVER.name,
             overrides=attempt.overrides.with_priority(job.spec, job.priority),
             layout=attempt.layout,
-            # Both hold for the checkpoint that a person named, and not for the attempt's own saves.
+            # Both apply to the checkpoint that a person named, not to the attempt's own saves.
             allow_code_change=attempt.allow_code_change and saved is None,
             parent_named=attempt.parent_named and saved is None,
         ),
@@ -324,9 +324,9 @@ def _follow_up(
 
 
 def _is_replaced(follow: FollowUp, failure: Failure | None) -> bool:
-    """Return whether the next attempt takes a spare node in place of a lost one.
+    """Return whether the next attempt replaces a lost node by a spare one.
 
-    One that follows after a pause queues as any other: what it kept would idle for up to minutes.
+    After a pause, a launch queues like any other: spare nodes that it kept would idle for minutes.
     """
     again = follow.pending is not None and follow.pending.cause == AttemptCause.RETRY
     return again and _is_lost(failure) and follow.delay_seconds == 0
@@ -395,5 +395,5 @@ def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> 
 
 
 def _brief(failure: Failure | None) -> Failure | None:
-    """Return the failure without its traceback, which the attempt's row has."""
+    """Return the failure without its traceback; the attempt's row has it."""
     return replace(failure, traceback=None) if failure else None

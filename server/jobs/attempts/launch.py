@@ -52,7 +52,7 @@ class Launch:
 
     @property
     def step_words(self) -> str:
-        """The step that was reached; nothing where a program has reported none."""
+        """The last step in words; empty if a program has reported none."""
         step = self.attempt.last_step
         return f" at step {step}" if step or not runs_program(self.job) else ""
 
@@ -63,12 +63,12 @@ class Launch:
 
     @property
     def live(self) -> list[AttemptNode]:
-        """Shares for whose end the attempt waits."""
+        """Shares that must end before the attempt does: neither ended nor lost."""
         ended = AttemptNodeState.ENDED
         return [node for node in self.nodes if node.state != ended and node.lost_at is None]
 
 
-# Of each claim and each end, built once: to build one takes longer than the database does.
+# The queries of each claim and each end. Built once: building one takes longer than running it.
 _OF_ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
 _ATTEMPTS_AND_JOBS = (
     select(*Attempt.columns(), *Job.columns())
@@ -88,7 +88,7 @@ def read_launch(connection: Connection, attempt_id: str) -> Launch:
 
 
 def read_launches(connection: Connection, attempt_ids: Sequence[str]) -> Mapping[str, Launch]:
-    """Read attempts by two queries; one that does not exist is absent."""
+    """Read attempts by id, in two queries; unknown attempts are omitted."""
     given = {"attempt_ids": attempt_ids}
     of_job = len(Attempt.columns())
     rows = [
@@ -107,7 +107,7 @@ def read_launches(connection: Connection, attempt_ids: Sequence[str]) -> Mapping
 
 
 def settle(context: Context, connection: Connection, launch: Launch, share: AttemptNode) -> None:
-    """Record what a share held until now, when it ends."""
+    """Record the slots that an ending share held until now."""
     since = share.spare_since or launch.attempt.created_at
     settle_share(
         context,
@@ -134,7 +134,7 @@ def release_spares(
     *,
     nodes: Collection[str] | None = None,
 ) -> None:
-    """Release spare nodes of an attempt: some of them, or all; the job is locked.
+    """Release the named spare nodes of an attempt, or all of them; the job is locked.
 
     Their shares are deleted: the attempt may reserve the same nodes again.
     """
@@ -152,13 +152,13 @@ def release_spares(
 
 
 def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> None:
-    """Release what a locked job that is queued keeps for the launch that replaces a lost node."""
+    """Release the spare nodes that a queued job keeps to replace a lost node; the job is locked."""
     if job.spare_slots:
         release_spares(context, connection, newest_launch(connection, job.id))
 
 
 def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
-    """Return the effective spec: with the overrides of an attempt, and a value for each `auto`.
+    """Return the effective spec of an attempt: its overrides applied, each `auto` resolved.
 
     Raises:
         UnreadableError: another version stored the spec or the overrides.
@@ -184,10 +184,10 @@ def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
 
 
 def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure | None) -> int:
-    """Return how many attempts in a row have failed, with the one that ends now.
+    """Return the number of consecutive failed attempts, the one that ends now included.
 
-    They count from the newest attempt that a person started. Where the launch was put back only the
-    put-backs count that no other end separates: the pause after them depends on nothing before.
+    They count from the newest attempt that a person started. After a launch that was put back, only
+    consecutive put-backs count: the pause depends on nothing before them.
     """
     job, newest = launch.job.id, launch.attempt.number
     of_a_person = (attempts.c.cause != AttemptCause.RETRY, attempts.c.actor != SCHEDULER.name)
@@ -197,7 +197,7 @@ def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure |
     first = started or newest
     if failure is None or not failure.free_retry:
         return newest - first + 1
-    # Not validated: one that another version wrote must not end the job.
+    # Not validated: a failure that another version wrote must not end the job.
     before = connection.scalars(
         select(type_coerce(attempts.c.failure, Json))
         .where(attempts.c.job_id == job, attempts.c.number.between(first, newest - 1))
@@ -212,7 +212,7 @@ def _is_put_back(failure: Any) -> bool:
 
 
 def runs_program(job: Job) -> bool:
-    """Return whether a program runs in place of the trainer; not where the spec is unreadable."""
+    """Return whether the job runs a program; False if its spec is unreadable."""
     try:
         return job.spec.program is not None
     except UnreadableError:
@@ -220,9 +220,9 @@ def runs_program(job: Job) -> bool:
 
 
 def begun_before(connection: Connection, attempt: Attempt) -> bool:
-    """Return whether ranks of an earlier attempt of the job have begun.
+    """Return whether ranks of an earlier attempt of the job have started.
 
-    The exit of a share names those that ended before a report showed that they run.
+    Ranks that ended before a report showed them running appear only in the exit of their share.
     """
     ranks = text_of(connection, attempt_nodes.c.exit, "ranks")
     ended = exists().where(attempt_nodes.c.attempt_id == attempts.c.id, ranks != "[]")
@@ -235,14 +235,14 @@ def begun_before(connection: Connection, attempt: Attempt) -> bool:
 
 
 def newest_launch(connection: Connection, job_id: str) -> Launch:
-    """Return the newest launch of a job that was placed before."""
+    """Return the newest launch of a job that has at least one attempt."""
     attempt_id = newest_attempt_id(connection, job_id)
     assert attempt_id is not None, "it was placed"
     return read_launch(connection, attempt_id)
 
 
 def refuse_while_held(connection: Connection, job: Job) -> None:
-    """Refuse the deletion of a job of which a lost node may run ranks: its rows hold the slots.
+    """Refuse to delete a job while a lost node may run its ranks: its rows hold the slots.
 
     Raises:
         ConflictError: naming the nodes.
@@ -253,7 +253,7 @@ def refuse_while_held(connection: Connection, job: Job) -> None:
     held = connection.scalars(unended.order_by(share.node)).all()
     if held:
         raise ConflictError(
-            f"{', '.join(held)} may still run ranks of {job.name}, whose rows hold the slots until "
+            f"{', '.join(held)} may still run ranks of {job.name}: its rows hold the slots until "
             "the node reports, or until retry.node_lost_after_seconds of silence"
         )
 
@@ -266,12 +266,12 @@ def newest_saved_step(connection: Connection, attempt_id: str) -> int | None:
 
 
 def gets_further(spec: JobSpec, attempt: Attempt, saved: int | None) -> bool:
-    """Return whether the next attempt begins behind the step at which this one began.
+    """Return whether the next attempt starts at a later step than this one did.
 
     Args:
         spec: the effective spec.
         attempt: the attempt.
-        saved: the newest step that it committed.
+        saved: step of its newest committed checkpoint.
     """
     begins_again = spec.program is not None and spec.program.resume == "never"
     return saved is not None and saved > attempt.start_step and not begins_again

@@ -13,24 +13,24 @@ from server.core.database.tables import attempts
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 BEFORE_ALL = -1
-"""The step before the first one of a fresh start, whose step 0 counts."""
+"""The step before step 0, the first one of a fresh start."""
 NEVER = 2**31 - 1
 """A step after all others, which PostgreSQL's INTEGER still holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptKey(TypedRow):
-    """The columns of an attempt that make its lineage."""
+    """The columns of an attempt that define its lineage."""
 
     table: ClassVar[Table] = attempts
     id: str
     number: int
     parent_checkpoint_id: str | None
-    """Checkpoint of this job; one of another job is no part of the lineage."""
+    """Checkpoint of this job; another job's checkpoint is not part of the lineage."""
     start_step: int
 
     def within(self, job_id: str) -> AttemptKey:
-        """Return the key without a parent that belongs to another job than this one."""
+        """Return the key without a parent checkpoint of another job."""
         parent = self.parent_checkpoint_id
         if parent is None or split_checkpoint_id(parent)[0] == job_id:
             return self
@@ -58,12 +58,12 @@ class Lineage:
     """The steps that led to one attempt."""
 
     segments: tuple[Segment, ...]
-    """Oldest first; each begins where the one before it ends."""
+    """Oldest first; each starts where the one before it ends."""
 
     def holds(self, *, number: int, step: int) -> bool:
         """Return whether attempt `number` at `step` belongs to this lineage.
 
-        The state from which an attempt starts counts as its own: it may have saved it again.
+        The start state of an attempt counts as its own: the attempt may have saved it again.
         """
         return any(
             segment.number == number and max(segment.after, 0) <= step <= segment.until
@@ -86,14 +86,14 @@ class Lineage:
 
 
 def attempts_of(connection: Connection, job_id: str) -> dict[int, AttemptKey]:
-    """Return the attempts of a job by their numbers."""
+    """Return the attempts of a job by number."""
     return attempts_of_jobs(connection, [job_id])[job_id]
 
 
 def attempts_of_jobs(
     connection: Connection, job_ids: Collection[str]
 ) -> dict[str, dict[int, AttemptKey]]:
-    """Return the attempts of each of these jobs by their numbers."""
+    """Return the attempts of jobs, by job id and number."""
     query = AttemptKey.select().add_columns(attempts.c.job_id)
     found: dict[str, dict[int, AttemptKey]] = {job_id: {} for job_id in job_ids}
     for *values, job_id in connection.execute(query.where(attempts.c.job_id.in_(job_ids))):
@@ -103,10 +103,10 @@ def attempts_of_jobs(
 
 
 def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:
-    """Return the lineage that ends in attempt `number` (the newest when absent).
+    """Return the lineage that ends in attempt `number` (default: the newest).
 
-    Each attempt came from a checkpoint of an earlier one: of that one only the steps up to the
-    checkpoint belong to the lineage. A job without attempts has an empty one.
+    Each attempt started from a checkpoint of an earlier attempt; only the steps of the earlier one
+    up to this checkpoint belong to the lineage. A job without attempts has an empty lineage.
     """
     current = keys.get(max(keys, default=0) if number is None else number)
     until = NEVER

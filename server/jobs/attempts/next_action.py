@@ -1,4 +1,4 @@
-"""The action that helps a job that failed: one under which something is different."""
+"""The action that helps a failed job: one that changes the cause of the failure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trainyard.spec.auto import explicit, resolved
 from trainyard.spec.job import JobSpec
 
 REPEATED = frozenset({FailureReason.NON_FINITE_LOSS, FailureReason.LOSS_SPIKE})
-"""Reasons that follow from settings and data: a resume takes the same steps with both."""
+"""Reasons caused by settings and data: a resume repeats the same steps with both."""
 OF_CODE = frozenset({FailureReason.PROGRAM_ERROR, FailureReason.PROGRAM_START_ERROR})
-"""Reasons that follow from a program's code, which stays as it is where it was packed."""
+"""Reasons caused by a program's code; packed code never changes."""
 BOUND = "resources.max_runtime_seconds"
-"""What ended the attempt: a resume needs a longer one."""
+"""The bound of an attempt: a resume after it needs a longer one."""
 
 
 def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -> NextAction | None:
-    """Return what helps after the failure of a job's newest attempt; None where it did not fail.
+    """Return the action that helps after a failure of the newest attempt; None if it did not fail.
 
-    A failure that follows from settings and data comes again at the same step of a resume: a fork
-    of the newest usable checkpoint from before it helps, with another setting, or a new job where
-    there is no such checkpoint. The same holds for packed code. All else is resumed.
+    A failure caused by settings and data repeats at the same step of a resume. A fork of the newest
+    usable checkpoint before it, with another setting, helps; without such a checkpoint, a new job.
+    A failure of packed code needs a new job. Everything else is resumed.
     """
     if job.state != JobState.FAILED or attempt is None or attempt.failure is None:
         return None
@@ -40,7 +40,7 @@ def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -
     field, setting = _changed(spec, failure)
     why = f"A resume takes the same steps with the same {field} and ends in the same way."
     origin = parent_checkpoint(connection, job.id, before_step=_latest(spec, failure))
-    # A fresh start has the weights of step 0 anyway; a fork has those of the other job.
+    # A fresh start has the weights of step 0 anyway; a fork has the weights of the other job.
     if origin.id is None or (origin.step == 0 and job.forked_from is None):
         text = f"{why} No checkpoint lies between step 0 and the failure: submit a new job."
         return NextAction(verb="submit", text=text, field=field, setting=setting)
@@ -55,10 +55,10 @@ def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -
 
 
 def _latest(spec: JobSpec, failure: Failure) -> int:
-    """Return the step before which a fork that ends in another way must begin.
+    """Return the step before which a fork must start to avoid the failure.
 
-    The loss of a step follows from the weights before it, which the setting must have changed. The
-    guard against spikes first reads some losses, and a rollback needs a checkpoint before it.
+    The loss of a step depends on the weights before it, so the new setting must apply earlier. The
+    guard against spikes needs some losses first, and a rollback needs an earlier checkpoint.
     """
     before = failure.step or 0
     if failure.reason != FailureReason.LOSS_SPIKE:
@@ -67,18 +67,18 @@ def _latest(spec: JobSpec, failure: Failure) -> int:
 
 
 def _changed(spec: JobSpec, failure: Failure) -> tuple[str, str]:
-    """Return the field to change, and a setting to begin with."""
+    """Return the field to change, and a setting to start with."""
     if (
         failure.reason == FailureReason.LOSS_SPIKE
         and spec.guard.loss_spike != "rollback"
-        and spec.checkpoint.preflight  # which a rollback of the fork may go back to
+        and spec.checkpoint.preflight  # a rollback of the fork may go back to it
     ):
         return "guard.loss_spike", "guard.loss_spike=rollback"
     return "optimizer.lr", f"optimizer.lr={spec.optimizer.lr / 2:g}"
 
 
 def of_program(spec: JobSpec, failure: Failure) -> NextAction:
-    """Return what helps after the failure of a program, which no fork begins from."""
+    """Return the action that helps after a failure of a program; programs cannot be forked."""
     program = spec.program
     assert program is not None
     if failure.reason in REPEATED:
@@ -90,7 +90,7 @@ def of_program(spec: JobSpec, failure: Failure) -> NextAction:
 
 
 def resume_with(spec: JobSpec, failure: Failure) -> NextAction:
-    """Return the resume that helps, with what it changes."""
+    """Return the resume that helps, with the setting that it changes."""
     remedy = failure.remedy
     aim = None if remedy.resume == "earlier" else remedy.resume
     setting = None

@@ -66,13 +66,12 @@ class _Before(TypedRow):
     worker: WorkerIdentity | None
 
 
-# Statements of each group are built once, as those of each report in
-# `server.jobs.attempts.reports`.
+# Statements are built once, as in `server.jobs.attempts.reports`.
 _OF_NODES: BindParameter[Sequence[str]] = bindparam("of_nodes", expanding=True)
 _BEFORE = (
     _Before.select()
     .where(nodes.c.name.in_(_OF_NODES))
-    .order_by(nodes.c.name)  # as all that lock several nodes
+    .order_by(nodes.c.name)  # the order in which all code locks several nodes
     .with_for_update(key_share=True)
 )
 _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
@@ -80,7 +79,7 @@ _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
 
 @cache
 def _time_and_held(dialect: str) -> Select[datetime, str | None, str | None]:
-    """Return the query of the database's time and of what nodes hold: a row at least."""
+    """Return the query of the database's time and the nodes' held shares; it has at least a row."""
     one = select(literal(1).label("one")).subquery()
     query = select(time_of(dialect), attempt_nodes.c.node, attempt_nodes.c.attempt_id)
     held = attempt_nodes.c.node.in_(_OF_NODES) & NODE_LEASES.are_held
@@ -88,7 +87,7 @@ def _time_and_held(dialect: str) -> Select[datetime, str | None, str | None]:
 
 
 def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
-    """Store the heartbeat of a node; end its shares whose processes are proved gone.
+    """Store the heartbeat of a node, and end shares if their processes are proved gone.
 
     Raises:
         NotFoundError: the node never registered.
@@ -108,14 +107,14 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
 def node_heartbeats(
     context: Context, heartbeats: Sequence[NodeHeartbeat]
 ) -> list[NodeHeartbeatReply | RefusalError]:
-    """Store heartbeats by one transaction, by as many statements as for one.
+    """Store heartbeats in one transaction; the number of statements does not depend on theirs.
 
     Args:
         context: the server's context.
-        heartbeats: each of another node; what is gone there is left to `node_heartbeat`.
+        heartbeats: heartbeats of different nodes; only `node_heartbeat` handles their `gone`.
 
     Returns:
-        For each the reply, or why it is refused, as `node_heartbeat` does it.
+        The reply to each heartbeat, or its refusal for the reasons of `node_heartbeat`.
     """
     with context.database.write() as connection:
         refused = _note_nodes(context, connection, heartbeats)
@@ -127,7 +126,7 @@ def node_heartbeats(
 def _replies(
     connection: Connection, heartbeats: Sequence[NodeHeartbeat]
 ) -> dict[str, NodeHeartbeatReply]:
-    """Return the reply to the heartbeat of each node."""
+    """Return the replies to heartbeats, by node."""
     query = _time_and_held(connection.dialect.name)
     names = [each.node for each in heartbeats]
     rows = connection.execute(query, {"of_nodes": names}).all()
@@ -135,7 +134,8 @@ def _replies(
     for _, node, attempt_id in rows:
         if attempt_id is not None:
             held[node].append(attempt_id)
-    # Not the clock of this process: a node would be compared with another one at each heartbeat.
+    # The time of the database, not of this process: a node would be compared with another clock at
+    # each heartbeat.
     time = rows[0][0].timestamp()
     return {
         each.node: NodeHeartbeatReply(
@@ -149,7 +149,7 @@ def _replies(
 def _note_nodes(
     context: Context, connection: Connection, heartbeats: Sequence[NodeHeartbeat]
 ) -> dict[str, RefusalError]:
-    """Store heartbeats of different nodes; return which nodes are refused, and why."""
+    """Store heartbeats of different nodes, and return the refusals by node."""
     found = _Before.all(connection, _BEFORE, {"of_nodes": [each.node for each in heartbeats]})
     rows = {row.name: row for row in found}
     refusals = {each.node: _refusal(rows.get(each.node), each) for each in heartbeats}
@@ -172,7 +172,7 @@ def _note_nodes(
 
 
 def _refusal(before: _Before | None, heartbeat: NodeHeartbeat) -> RefusalError | None:
-    """Return why a heartbeat changes nothing; None for one that is accepted."""
+    """Return the refusal of a heartbeat; None if it is accepted."""
     node = heartbeat.node
     if before is None:
         return NotFoundError(f"node {node!r} never registered")
@@ -186,7 +186,7 @@ def _refusal(before: _Before | None, heartbeat: NodeHeartbeat) -> RefusalError |
 def _noted(
     context: Context, before: _Before, heartbeat: NodeHeartbeat, now: datetime
 ) -> dict[str, Any]:
-    """Return the columns that a heartbeat sets: the same for every one, so some are as before."""
+    """Return the columns that a heartbeat sets: always the same ones, some with their old value."""
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
     wrong = clock_is_wrong(reading, before=before.clock_is_wrong, limit=limit)
     withheld = withheld_slots(
@@ -213,7 +213,7 @@ def _noted(
 
 
 def _changes(before: _Before, heartbeat: NodeHeartbeat) -> Iterator[NewEvent]:
-    """Return the events of what a heartbeat changes."""
+    """Yield the events of the changes that a heartbeat makes."""
     node, notice = heartbeat.node, heartbeat.notice
     if before.notice != notice:
         yield NewEvent(
@@ -227,16 +227,15 @@ def _changes(before: _Before, heartbeat: NodeHeartbeat) -> Iterator[NewEvent]:
 
 
 def _end(seconds: float) -> datetime | None:
-    """Return the end of an allocation; None for a time beyond all calendars, which is no end."""
+    """Return the end of an allocation; None if it lies beyond `datetime.max`: it has no end."""
     latest = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
     return None if seconds > latest else datetime.fromtimestamp(seconds, UTC)
 
 
 def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity) -> None:
-    """End a share whose processes its worker proves gone; without a proof nothing changes.
+    """End a share if its worker proves its processes gone; without proof nothing changes.
 
-    The reason is `launch_error` where the machine has the boot of the claim, and `node_lost` after
-    another boot.
+    The reason is `launch_error` if the machine has not rebooted since the claim, else `node_lost`.
     """
     with context.database.write() as connection:
         try:

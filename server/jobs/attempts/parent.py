@@ -1,8 +1,8 @@
 """The parent checkpoint: the one from which the next attempt of a job resumes.
 
-The answer at placement binds. Every preview calls the same function: a resume and its options, the
-loss of a cancel, the message of a fallback. Only a rollback fixes the answer earlier, at the end of
-the attempt that failed (docs/lifecycle.md, 24-29).
+The choice at placement counts. Previews call the same function: those of a resume and its options,
+of the loss of a cancel, and the message of a fallback. Only a rollback chooses earlier, at the end
+of the failed attempt (docs/lifecycle.md, 24-29).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from server.jobs.attempts.lineage import Lineage, attempts_of_jobs, lineage_of
 from trainyard.protocol.rest.jobs import PendingLaunch
 
 SEGMENTS_AT_ONCE = 100
-"""Attempts of a lineage in one query, a condition each."""
+"""Attempts of a lineage in one query; each adds a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ParentCheckpoint:
     own: bool = False
     """Whether the job saved it itself; a fork starts from a checkpoint of another job."""
     usable: bool = True
-    """Whether it may be loaded: neither damaged nor being deleted. A person may name any."""
+    """Whether it is neither damaged nor being deleted. A person may name an unusable one."""
     branch: bool = False
     """Whether newer checkpoints of the lineage are left behind."""
 
@@ -46,20 +46,19 @@ def parent_checkpoint(
     named: str | None = None,
     before_step: int | None = None,
 ) -> ParentCheckpoint:
-    """Return the checkpoint from which a job resumes now.
+    """Return the checkpoint from which a job would resume now.
 
-    That is the one that is named; else the newest usable one in the ancestry of the newest attempt:
-    its own, else the one that it came from, else one before that, never one of another branch.
-    A fork that has saved nothing starts again where it was forked.
+    It is the named checkpoint, or else the newest usable one in the lineage of the newest attempt,
+    never one of another branch. A fork without own checkpoints starts again from its origin.
 
     Args:
         connection: a transaction.
         job_id: a job that exists.
-        named: the checkpoint of the job that was chosen, usable or not.
-        before_step: the step before which it was saved; where it was forked is no answer then.
+        named: id of the chosen checkpoint of the job, usable or not.
+        before_step: consider only checkpoints before this step, and not the origin of a fork.
 
     Raises:
-        NotFoundError: the job has no checkpoint of this name.
+        NotFoundError: the job has no checkpoint with this id.
     """
     newest = newest_of_jobs(connection, [job_id], before_step=before_step)[job_id]
     if named is not None:
@@ -86,10 +85,10 @@ def parent_of_launch(
         job_id: a job that exists.
         pending: its launch.
         forked_from: the checkpoint of another job from which it was forked.
-        newest: that of `newest_of_jobs`.
+        newest: the job's checkpoint from `newest_of_jobs`.
 
     Raises:
-        NotFoundError: the job has no checkpoint of the name that the launch has.
+        NotFoundError: the launch names a checkpoint that the job does not have.
     """
     if pending.checkpoint_id not in {None, forked_from}:
         return _named(connection, job_id, pending.checkpoint_id, newest)
@@ -113,7 +112,7 @@ def _named(
 
 
 def _fork(connection: Connection, job_id: str) -> ParentCheckpoint:
-    """Return where a fork starts; a start from scratch for other jobs."""
+    """Return the origin of a fork; a start from scratch for other jobs."""
     row = connection.execute(
         select(jobs.c.forked_from, jobs.c.fork_step).where(jobs.c.id == job_id)
     ).one()
@@ -127,12 +126,12 @@ def _fork(connection: Connection, job_id: str) -> ParentCheckpoint:
 def newest_of_jobs(
     connection: Connection, job_ids: Collection[str], *, before_step: int | None = None
 ) -> Mapping[str, ParentCheckpoint | None]:
-    """Return the newest usable checkpoint along the lineage of each job; None where it has none.
+    """Return the newest usable checkpoint in the lineage of each job; None if it has none.
 
     Args:
         connection: a transaction.
-        job_ids: jobs, as many as one query lists.
-        before_step: the step before which it was saved.
+        job_ids: jobs, at most as many as one query may list.
+        before_step: consider only checkpoints before this step.
     """
     if not job_ids:
         return {}
@@ -151,7 +150,7 @@ def newest_of_jobs(
         row, lineage = first[job_id], lineage_of(keys)
         if any(s.number == row.attempt and row.step <= s.until for s in lineage.segments):
             found[job_id] = ParentCheckpoint(row.id, row.step, own=True)
-        else:  # that of another branch is newer
+        else:  # the newest checkpoint belongs to another branch
             found[job_id] = _newest_along(connection, job_id, lineage, usable)
     return found
 
@@ -173,9 +172,9 @@ def _newest_along(
 
 
 def _resumes(connection: Connection, dtype: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the condition that a job goes on from its checkpoints: some programs begin again."""
+    """Return the condition that a job resumes from its checkpoints; some programs start over."""
     resume = text_of(connection, jobs.c.spec, "program", "resume")
-    # Only checkpoints of programs have no type of weights: no other job's spec is looked into.
+    # Only checkpoints of programs lack a `dtype`, so the specs of other jobs are not parsed.
     return or_(dtype.is_not(None), func.coalesce(resume, "") != "never")
 
 

@@ -1,4 +1,4 @@
-"""Views of attempts, and of the requests on their trainers."""
+"""Views of attempts, and of requests to their trainers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainyard.spec.job import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest(TypedRow):
-    """A request on the trainer of an attempt."""
+    """A request to the trainer of an attempt."""
 
     table: ClassVar[Table] = requests
     id: str
@@ -64,7 +64,7 @@ def attempt_views(
 def list_requests(
     connection: Connection, job_id: str, *, before: str | None, limit: int
 ) -> list[JobRequestView]:
-    """Return at most `limit` requests on a job's attempts before an id, the newest first.
+    """Return at most `limit` requests to a job's attempts before an id, the newest first.
 
     Raises:
         NotFoundError: no job has this id.

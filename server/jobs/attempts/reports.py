@@ -28,14 +28,13 @@ from trainyard.run.records import Heartbeat
 from trainyard.spec.layout import Layout
 
 OUTPUT_TAKEN = timedelta(minutes=10)
-"""Time after an attempt's end in which its token may still report output of its ranks."""
+"""Time after an attempt's end for which its token may still report output of its ranks."""
 
 MAX_ACCEPTED = 2048
-"""Shares that a process keeps between their reports; each takes a few kilobytes."""
+"""Shares that a server process caches between reports; each takes a few kilobytes."""
 
 _lower = attempt_nodes.alias("lower_shares")
-# The list of slots is JSON text, which the two databases parse by different functions: its commas
-# are counted instead.
+# Counts the commas of the JSON list of slots: the two databases parse JSON by different functions.
 _COMMAS = func.length(_lower.c.slots, type_=Integer) - func.length(
     func.replace(_lower.c.slots, ",", ""), type_=Integer
 )
@@ -66,7 +65,7 @@ _HAS_REQUESTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReportedShare(TypedRow):
-    """The share of an attempt whose supervisor reports."""
+    """A share of an attempt, as needed for a report of its supervisor."""
 
     table: ClassVar[Table] = attempt_nodes
     attempt_id: str
@@ -79,20 +78,20 @@ class ReportedShare(TypedRow):
     node_rank: int
     slots: list[int]
     first_rank: Annotated[int, _FIRST_RANK]
-    """First of its global ranks: the number of slots of the shares with lower node ranks."""
+    """Its first global rank: the number of slots of all shares with lower node ranks."""
     node_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
     attempt_state: Annotated[AttemptState, attempts.c.state]
     desired: Annotated[DesiredState, attempts.c.desired]
     layout: Annotated[Layout, attempts.c.layout]
     progress: Annotated[Progress, jobs.c.progress]
-    """Progress of the job, whose newest attempt this is while the share has not ended."""
+    """Progress of the job; while the share has not ended, this attempt is the newest."""
     start_step: Annotated[int, attempts.c.start_step]
     last_step: Annotated[int, attempts.c.last_step]
     parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
     attempt_ended_at: Annotated[datetime | None, attempts.c.ended_at]
     identity: Identity | None
     acknowledged: dict[str, int]
-    """Bytes of each file of the spool that are stored."""
+    """Stored bytes of each file of the spool."""
     unreachable_since: datetime | None
     lost_at: datetime | None
     has_shells: Annotated[bool, _HAS_SHELLS]
@@ -102,12 +101,12 @@ class ReportedShare(TypedRow):
 
     @property
     def key(self) -> ShareKey:
-        """By which it is read again."""
+        """Attempt id and token hash, by which the share is read again."""
         return self.attempt_id, self.token_hash
 
     @property
     def subject(self) -> Subject:
-        """What an event of the attempt is about."""
+        """The subject of the attempt's events."""
         return Subject(self.job_id, attempt=self.number)
 
     @property
@@ -116,7 +115,7 @@ class ReportedShare(TypedRow):
         return range(self.first_rank, self.first_rank + len(self.slots))
 
     def starts_training(self, heartbeat: Heartbeat | None) -> bool:
-        """Return whether a heartbeat is the first one after the start-up of the attempt."""
+        """Return whether a heartbeat shows the end of the attempt's start-up."""
         if heartbeat is None or self.attempt_state != AttemptState.STARTING:
             return False
         return heartbeat.phase == Phase.TRAINING or heartbeat.step > self.start_step
@@ -125,7 +124,7 @@ class ReportedShare(TypedRow):
 ShareKey = tuple[str, str | None]
 """Id of an attempt, and the hash of a token for a share of it."""
 
-# Statements of each group are built once: to build one takes longer than the database does.
+# Statements are built once: building one takes longer than running it.
 _REPORTED_SHARES = (
     ReportedShare.select()
     .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
@@ -138,13 +137,13 @@ _REPORTED_SHARES = (
 
 
 def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> ReportedShare:
-    """Return the share that the holder of a token may report on, before the body is read.
+    """Return the share of a token, before the body of the report is read.
 
     Raises:
-        UnauthenticatedError: the token is not that of a share of this attempt.
-        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, and the token with it. The
-            token of a lost share is valid until the share has ended too: its exit is the proof that
-            frees its slots.
+        UnauthenticatedError: the token belongs to no share of this attempt.
+        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, which revoked the token.
+            The token of a lost share stays valid until the share has ended: its exit is the proof
+            that frees its slots.
     """
     (found,) = authenticate_shares(context, [(attempt_id, token_hash)])
     if isinstance(found, RefusalError):
@@ -155,7 +154,7 @@ def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> Re
 def authenticate_shares(
     context: Context, keys: Sequence[ShareKey]
 ) -> list[ReportedShare | RefusalError]:
-    """Return for each key the share, or why it is refused, as `authenticate_share` does it."""
+    """Return the share of each key, or its refusal for the reasons of `authenticate_share`."""
     with context.database.read() as connection:
         shares = read_reported_shares(connection, keys)
     return [accepted_or_refused(context, shares.get(key)) for key in keys]
@@ -164,7 +163,7 @@ def authenticate_shares(
 def accepted_or_refused(
     context: Context, share: ReportedShare | None
 ) -> ReportedShare | RefusalError:
-    """Return a share whose token is valid now, or why it is refused."""
+    """Return the share if its token is valid now, else the refusal."""
     if share is None:
         return UnauthenticatedError("this is no token of this attempt")
     ended_at = share.attempt_ended_at if share.node_state == AttemptNodeState.ENDED else None
@@ -176,7 +175,7 @@ def accepted_or_refused(
 def read_reported_shares(
     connection: Connection, keys: Sequence[ShareKey]
 ) -> dict[ShareKey, ReportedShare]:
-    """Return the shares that the holders of tokens report on; a share may have ended."""
+    """Return shares by key, ended ones included; unknown keys are omitted."""
     attempt_ids, token_hashes = zip(*keys, strict=True)
     of = {"attempt_ids": attempt_ids, "token_hashes": token_hashes}
     shares = ReportedShare.all(connection, _REPORTED_SHARES, of)
@@ -184,10 +183,10 @@ def read_reported_shares(
 
 
 class AcceptedShares:
-    """Shares as they were after the last report that a process of the server has stored on each.
+    """A cache of shares as of the last report on each that this server process has stored.
 
-    The next report on such a share needs no look at its token before its body is read: the
-    transaction that stores it reads the share again, and refuses a token that is revoked. Its
+    For a cached share, the token of the next report is not checked before the body is read: the
+    transaction that stores the report reads the share again and refuses a revoked token. All
     methods run in the event loop.
     """
 
@@ -195,7 +194,7 @@ class AcceptedShares:
         self._shares: dict[ShareKey, ReportedShare] = {}
 
     def take(self, key: ShareKey) -> ReportedShare | None:
-        """Return a share, once: it is kept again with the report that is stored."""
+        """Remove and return a share; `keep` adds it again once its report is stored."""
         return self._shares.pop(key, None)
 
     def keep(self, share: ReportedShare, acknowledged: Mapping[str, int]) -> None:
@@ -203,20 +202,20 @@ class AcceptedShares:
 
         Args:
             share: the share on which the token of the report was accepted.
-            acknowledged: bytes of files that are stored, as the reply names them.
+            acknowledged: stored bytes of each file, as in the reply.
         """
         if len(self._shares) >= MAX_ACCEPTED:
-            del self._shares[next(iter(self._shares))]  # the one that has not reported for longest
-        # Of a file of which nothing is stored the database has no offset.
+            del self._shares[next(iter(self._shares))]  # the least recent report
+        # The database has no offset for a file without stored bytes.
         stored = share.acknowledged | {file: end for file, end in acknowledged.items() if end}
         self._shares[share.key] = replace(share, acknowledged=stored)
 
 
 def check_identity(row: ReportedShare, identity: Identity) -> None:
-    """Refuse the report of another process than the first one that reported for this share.
+    """Refuse a report from any process except the first one that reported on this share.
 
     Raises:
-        ConflictError: it is another one.
+        ConflictError: another process reported first.
     """
     refusal = f"another supervisor owns attempt {row.number} on {row.node}"
     check_fence(row.identity or identity, identity, refusal=refusal)
@@ -224,21 +223,21 @@ def check_identity(row: ReportedShare, identity: Identity) -> None:
 
 @dataclass(frozen=True)
 class HeardShare:
-    """What renews the lease of a share."""
+    """A report that renews the lease of a share."""
 
     share: ReportedShare
     heartbeat: Heartbeat | None
-    """The last one of the trainer."""
+    """The trainer's last heartbeat."""
     identity: Identity
-    """The process that reports."""
+    """The reporting process."""
     acknowledged: Mapping[str, int]
-    """Bytes of each file of the spool that are stored now."""
+    """Stored bytes of each file of the spool, this report included."""
 
 
 def record_heartbeats(
     context: Context, connection: Connection, heard: Sequence[HeardShare]
 ) -> None:
-    """Renew the leases of shares, and move attempts to `running` once their trainers train.
+    """Renew the leases of shares, and move attempts to `running` when their trainers start.
 
     Args:
         context: the server's surroundings.
@@ -273,7 +272,7 @@ def _lease(context: Context, heard: HeardShare) -> dict[str, Any]:
 
 
 def _note_changes(context: Context, connection: Connection, heard: HeardShare) -> None:
-    """Carry out the moves and append the events that follow from a report."""
+    """Carry out the moves of a report, and append their events."""
     share = heard.share
     if share.node_state == AttemptNodeState.CLAIMED:
         lease = _lease(context, heard)
@@ -287,7 +286,7 @@ def _note_changes(context: Context, connection: Connection, heard: HeardShare) -
         event = NewEvent(Reachable(), Actor(share.node), share.subject.on(share.node), words)
         append_event(context, connection, event)
     if share.starts_training(heard.heartbeat):
-        # Without a number of steps in the spec it is a program, which need not count any.
+        # Only a program has a spec without a number of steps; it need not count steps.
         counts = share.start_step or share.progress.last_legal_step is not None
         words = f"trains from step {share.start_step}" if counts else "runs"
         event = NewEvent(Running(), TRAINER, share.subject, f"{share.job_name} {words}")

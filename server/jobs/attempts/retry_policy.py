@@ -20,19 +20,19 @@ from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
-"""Limit of the doubled pause: a cause that is mended is noticed within ten minutes."""
+"""Limit of the doubling pause: a repaired cause is noticed within ten minutes."""
 
 PUT_BACK_SECONDS = 1.0
-"""Pause after a launch that was put back: the next one avoids what refused it, such as a port."""
+"""Pause after a launch that was put back: the next one avoids the cause, such as a taken port."""
 QUICK_PUT_BACKS = 5
-"""Put-backs in a row that this pause follows; after further ones, whose cause lasts, it doubles."""
+"""Consecutive put-backs with this pause; it doubles after further ones: their cause persists."""
 MAX_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
-"""Put-backs in a row from which on the pause is the longest: no more of them are counted."""
+"""Consecutive put-backs after which the pause is the longest: no more are counted."""
 OVER_TIME = Remedy(
     text="Resume with a longer resources.max_runtime_seconds, or without one.",
     field="resources.max_runtime_seconds",
 )
-"""What helps a job whose run time is over before it gets further."""
+"""Remedy for a job if its attempts reach their bound before they get further."""
 _NO_FURTHER = "It saved no step more than it began with, so another attempt would get no further."
 
 
@@ -52,11 +52,11 @@ class Rollback:
     window: tuple[int, int]
     """Positions to leave out."""
     first_step: int
-    """Step that began with the first of them."""
+    """Step that started with the first of them."""
     checkpoint_id: str | None
-    """Newest checkpoint of the lineage from before that step; None when there is none."""
+    """Newest checkpoint of the lineage before that step; None without one."""
     step: int
-    """Its step."""
+    """Step of that checkpoint."""
     repeated: bool
     """Whether the attempt that failed left this window out already."""
 
@@ -71,15 +71,15 @@ class Fallback:
     """Replacement of a parent checkpoint that could not be loaded."""
 
     damaged: str | None
-    """The checkpoint, where damage is proved; None where storage refused, which may pass."""
+    """The checkpoint, if damage is proved; None if storage refused it, which may be temporary."""
     named: bool
     """Whether a person chose it."""
     replacement: str | None
-    """Checkpoint that the next attempt loads; None when the lineage has no usable one."""
+    """Checkpoint that the next attempt loads; None if the lineage has no usable one."""
 
     @property
     def hopeless(self) -> str | None:
-        """Why no attempt can follow, with a remedy; None when one can."""
+        """The reason why no attempt can follow, with a remedy; None if one can."""
         if self.damaged is None:
             return None
         if self.named:
@@ -93,21 +93,21 @@ class Fallback:
 
 @dataclass(frozen=True)
 class FollowUp:
-    """The next state of a job whose attempt has ended."""
+    """The next state of a job after the end of an attempt."""
 
     state: JobState
     reason: str | None = None
     """Why the job waits or ended, with the failure in words."""
     pending: PendingLaunch | None = None
-    """Launch that follows; only with `queued`."""
+    """The next launch; only with `queued`."""
     delay_seconds: float = 0.0
-    """Wait before it."""
+    """Pause before the next launch."""
     uses_retry: bool = False
     """Whether the retry budget shrinks."""
     rolls_back: bool = False
     """Whether the launch resumes from before a bad window and leaves it out."""
     brief: str | None = None
-    """Where the launch follows a failure: the reason without its message, which the attempt has."""
+    """After a failure: the reason without the failure's message, which the attempt's row has."""
 
     @property
     def shown(self) -> str | None:
@@ -124,9 +124,9 @@ def verdict(
     over_time: bool = False,
     gave_way: bool = False,
 ) -> tuple[AttemptOutcome, Failure | None]:
-    """Return the outcome of an attempt whose shares have all ended.
+    """Return the outcome of an attempt after the end of all its shares.
 
-    The outcomes count, not the orders: a stop that finds the training finished is a success. A lost
+    The outcomes count, not the orders: training that finished before a stop is a success. A lost
     node is the cause of the failures that its peers report.
 
     Args:
@@ -134,9 +134,9 @@ def verdict(
         first_failure: the failure that the server received first.
         desired: state to which a person ordered the job.
         preempted: why the server ordered a save and leave while the job continues.
-        over_time: whether it did so because the run time was over.
-        gave_way: whether it was placed ahead of others on an estimate: then its order to leave is
-            no reason to end the job, whatever `retry.on` names.
+        over_time: whether the server ordered so because the attempt reached its bound.
+        gave_way: whether the attempt was backfilled on an estimate: then its order to leave never
+            ends the job, regardless of `retry.on`.
     """
     failures = [end.failure for end in ends if end.failure is not None]
     lost = next((f for f in failures if f.reason == FailureReason.NODE_LOST), None)
@@ -183,16 +183,16 @@ def follow_up(
         failure: its failure.
         desired: state to which a person ordered the job.
         resize: launch that was requested while the attempt ran.
-        again: the same launch once more.
+        again: a repeat of the same launch.
         rollback: the rollback that a guard requires.
         fallback: replacement of a checkpoint that could not be loaded.
         retry: the rules for retries.
         retries_used: failures that used up the budget since a person last started the job.
         failures_in_a_row: failures since then, this one included; after a launch that was put back
-            the put-backs alone, without another end between them.
+            only the consecutive put-backs.
         at_once: whether the launch follows without a pause: the cause of the end is gone.
-        gets_further: False where the run time of the attempt was over before it saved a step more
-            than it began with.
+        gets_further: False if the attempt reached its bound before it saved a later step than its
+            first one.
     """
     if outcome == AttemptOutcome.STOPPED and resize is not None:
         return FollowUp(JobState.QUEUED, reason="waits for its new size", pending=resize)
@@ -200,7 +200,7 @@ def follow_up(
         return FollowUp(JobState(outcome.value))
     what = f"{failure.reason}: {failure.message}"
     if desired != DesiredState.RUN and resize is None:
-        return FollowUp(JobState.FAILED, reason=f"{what} (on the way to its end)")
+        return FollowUp(JobState.FAILED, reason=f"{what} (while the job was ending)")
     if resize is not None and resize.checkpoint_id is not None:
         rollback = None  # a person has chosen the checkpoint
     if fallback is not None and fallback.damaged is not None:
@@ -229,7 +229,10 @@ def follow_up(
 
 
 def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -> FollowUp:
-    """Queue an older checkpoint at once; each fallback leaves one fewer, so no budget is needed."""
+    """Resume from an older checkpoint immediately.
+
+    No budget is needed: each fallback leaves one checkpoint fewer.
+    """
     is_named = following.checkpoint_id is not None  # by a resize, while the attempt was loading
     if fallback.hopeless is not None and not is_named:
         what = _sentence(f"{failure.reason}: {failure.message}")
@@ -249,9 +252,9 @@ def _why_hopeless(
     *,
     passing: bool,
 ) -> str | None:
-    """Return why no attempt follows, with a remedy; None when one does.
+    """Return the reason why no attempt follows, with a remedy; None if one does.
 
-    A failure that is `passing` is worth another attempt whatever `retry.on` names.
+    A `passing` (temporary) failure is retried regardless of `retry.on`.
     """
     if rollback is not None:
         return _why_not_back(rollback, retry, retries_used)
@@ -266,7 +269,7 @@ def _why_hopeless(
 
 
 def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) -> str | None:
-    # A guard requires it, whether or not `retry.on` names the reason.
+    # A guard requires the rollback, regardless of `retry.on`.
     if rollback.repeated:
         return "A rollback left this window out before, and would only repeat."
     if rollback.checkpoint_id is None:
@@ -291,7 +294,7 @@ def _pause(failure: Failure, retry: RetrySection, failures_in_a_row: int) -> flo
 
 
 def _is_of_signal(failure: Failure) -> bool:
-    """Return whether a signal ended a rank: what sent it has acted, and a pause mends nothing."""
+    """Return whether a signal ended a rank: its sender has acted, so a pause would not help."""
     return (
         failure.reason in (FailureReason.TRAINER_ERROR, FailureReason.PROGRAM_ERROR)
         and failure.rank is not None

@@ -1,4 +1,4 @@
-"""The catalog of committed checkpoints: what a commit and an ended operation change in it."""
+"""The catalog of committed checkpoints, and its changes by commits and by ended operations."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def record_commits(
     measure: Measure,
     found_by: str | None = None,
 ) -> None:
-    """Store commits of an attempt with their events, and apply retention where one is new.
+    """Store commits of an attempt with their events, and apply retention if any is new.
 
     Args:
         context: the server's context.
-        connection: a transaction that holds the job's lock: another commit must not decide over
+        connection: a transaction that holds the job's lock: a concurrent commit must not decide on
             the same checkpoints.
         attempt_id: the attempt that saved them.
         manifests: their manifests, by step.
@@ -63,7 +63,7 @@ def record_commits(
         if insert_absent(connection, checkpoints, [_row(attempt_id, manifest, section.root)])
     ]
     if reached := [m.step for m in new if isinstance(m, ProgramManifest)]:
-        # A program need not report its steps otherwise.
+        # A program may report no steps except by its commits.
         behind = (attempts.c.id == attempt_id) & (attempts.c.last_step < max(reached))
         connection.execute(update(attempts).where(behind).values(last_step=max(reached)))
     found = f", found on storage by {found_by}" if found_by else ""
@@ -180,7 +180,8 @@ def apply_outcome(
         measure: returns the values of the metric by which retention keeps the best.
 
     Returns:
-        The outcome to store, without what the catalog holds now, and the result of a verification.
+        The outcome to store, without commits that the catalog has now, and the result of a
+        verification.
     """
     if outcome.outcome != "succeeded":
         return outcome, None
@@ -226,7 +227,7 @@ def _enter_recovered(
     found.sort(key=lambda manifest: manifest.step)
     last = found[-1].step
     further = (attempts.c.id == attempt_id) & (attempts.c.last_step < last)
-    # First: retention looks at the lineage, which ends with the attempt's last step.
+    # Before the commits: retention reads the lineage, which ends with the attempt's last step.
     connection.execute(update(attempts).where(further).values(last_step=last))
     record_commits(
         context,
@@ -242,7 +243,7 @@ def _enter_recovered(
 def _note_verification(
     context: Context, connection: Connection, checkpoint_id: str, found: Verification
 ) -> None:
-    """Store a verification; a scrub without a fault keeps when all tensors were last loaded."""
+    """Store a verification; a successful scrub keeps the record of the last load of all tensors."""
     before = connection.scalar(
         select(checkpoints.c.verification).where(checkpoints.c.id == checkpoint_id)
     )

@@ -1,6 +1,6 @@
 """Deletion of checkpoints: by retention, by a person, with a job; each queues an operation.
 
-What retention deletes is a pure decision over the catalog's facts (`deletable`).
+Retention decides by a pure function of the catalog's facts (`deletable`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Measured:
     """The values of some steps along the current lineage."""
 
     values: dict[int, float] = field(default_factory=dict)
-    """By step; finite values only."""
+    """Values by step; only finite ones."""
     awaited: frozenset[int] = frozenset()
-    """Steps whose metrics the server does not have yet: a live attempt still reports them."""
+    """Steps without metrics yet: a live attempt still reports them."""
 
 
 Measure = Callable[[Connection, Lineage, str, Collection[int]], Measured]
 """Returns the values of a metric at some steps of a lineage.
 
-The metrics are in a layer above: who stores a commit passes the function.
+The metrics are in a layer above: the caller that stores a commit passes the function.
 """
 
 
@@ -63,43 +63,43 @@ class Candidate:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Age along the lineage: by step, and of one step by attempt."""
+        """Age along the lineage: by step, then by attempt."""
         return self.step, self.attempt
 
 
 def deletable(section: CheckpointSection, candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the checkpoints that may be deleted now, oldest first; none where all are kept.
+    """Return the checkpoints that may be deleted now, oldest first.
 
-    Kept are the newest `keep_latest_k` steps, the steps at multiples of `keep_every_steps`, the
-    `keep_best_k` with the least value and those whose value is awaited, the protected ones, the
-    newest one without damage, and at least one verified one. Of several checkpoints of a step the
-    newest counts; a damaged one fills no place.
+    Kept are the newest `keep_latest_k` steps, the multiples of `keep_every_steps`, the
+    `keep_best_k` lowest values, awaited values, protected checkpoints, the newest undamaged one,
+    and at least one verified one. If a step has several checkpoints, the newest counts. Damaged
+    checkpoints do not count.
     """
     if section.keep_latest_k == 0:
         return []
     ordered = sorted(candidates, key=lambda candidate: candidate.order)
     sound = [candidate for candidate in ordered if candidate.verified is not False]
-    by_step = {candidate.step: candidate for candidate in sound}  # that of the newest attempt
+    by_step = {candidate.step: candidate for candidate in sound}  # of the newest attempt
     kept = {c.id for c in list(by_step.values())[-section.keep_latest_k :]}
     every = section.keep_every_steps
     kept |= {c.id for c in by_step.values() if every and c.step > 0 and c.step % every == 0}
     if section.keep_best_k:
         kept |= _best(by_step.values(), section.keep_best_k)
     kept |= {c.id for c in ordered if c.protected}
-    if not sound:  # a damaged one is better than none: a person decides
+    if not sound:  # keep the newest damaged one: a person decides
         kept |= {c.id for c in ordered[-1:]}
     return [c for c in ordered if c.id not in kept | _last_verified(sound, kept)]
 
 
 def _best(candidates: Collection[Candidate], count: int) -> set[str]:
-    """Return those with the least values, the newer of equal ones, and all awaited ones."""
+    """Return the ids of the `count` lowest values, newer before older, and of all awaited ones."""
     known = [(c.value, -c.step, c.id) for c in candidates if c.value is not None]
     least = {identifier for _, _, identifier in sorted(known)[:count]}
     return least | {c.id for c in candidates if c.awaited}
 
 
 def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
-    """Return the newest verified checkpoint where no verified one is kept."""
+    """Return the newest verified checkpoint, or nothing if a verified one is kept anyway."""
     verified = [candidate.id for candidate in sound if candidate.verified]
     return set() if kept.intersection(verified) else set(verified[-1:])
 
@@ -112,7 +112,7 @@ def apply_retention(
     *,
     measure: Measure,
 ) -> None:
-    """Queue the deletion of what a job's settings no longer keep.
+    """Queue the deletion of the checkpoints that a job's settings no longer keep.
 
     The caller holds the job's lock and has stored its newest commit.
 
@@ -165,11 +165,11 @@ def apply_retention(
 def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
     """Mark a checkpoint and queue its deletion; return the operation's id.
 
-    A repeat returns the operation that is open, or queues another one where the last has failed.
+    A repeat returns the open operation, or queues another one if the last has failed.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
-        ConflictError: a deletion guard forbids it, which the message names.
+        NotFoundError: no checkpoint has this id.
+        ConflictError: a deletion guard forbids it; the message names the guard.
     """
     with context.database.write() as connection:
         job, checkpoint = lock_checkpoint(connection, checkpoint_id)

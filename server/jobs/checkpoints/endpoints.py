@@ -75,7 +75,7 @@ def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointI
     status_code=202,
     response_model=OperationView,
     tags=["checkpoints"],
-    summary="Write a checkpoint's weights as Hugging Face's libraries read them",
+    summary="Export a checkpoint's weights for Hugging Face's libraries",
 )
 def export(
     context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ExportBody

@@ -1,4 +1,4 @@
-"""Guards of deletions: what protects a checkpoint, under the lock of its job (38)."""
+"""Guards against the deletion of a checkpoint, under its job's lock (docs/lifecycle.md, 38)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def lock_checkpoint(connection: Connection, checkpoint_id: str) -> tuple[JobHead
     """Lock the job of a checkpoint, and return both rows.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
+        NotFoundError: no checkpoint has this id.
     """
     found = checkpoints.c.id == checkpoint_id
     job_id = connection.scalar(select(checkpoints.c.job_id).where(found))
     if job_id is not None:
         lock_job(connection, job_id)
-        # Under the lock: it may be deleted by now.
+        # Read again under the lock: it may have been deleted.
         row = Checkpoint.one_or_none(connection, Checkpoint.select().where(found))
         if row is not None:
             return JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id)), row
@@ -49,7 +49,7 @@ def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead,
     """Lock the job of a checkpoint, and return both rows.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
+        NotFoundError: no checkpoint has this id.
         ConflictError: it is being deleted.
     """
     job, checkpoint = lock_checkpoint(connection, checkpoint_id)
@@ -59,7 +59,7 @@ def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead,
 
 
 def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointHead) -> str | None:
-    """Return which guard forbids a person to delete a checkpoint; None if none does.
+    """Return why a person may not delete a checkpoint; None if no guard forbids it.
 
     It runs in the transaction that marks the checkpoint, under the job's lock. Placement takes that
     lock too: no attempt can start to load the checkpoint in between.
@@ -95,14 +95,14 @@ def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointH
 
 
 def protected(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Return those that are being loaded, that a job was forked from, or that an operation uses."""
+    """Return the checkpoints that are being loaded, in use by an operation, or forked from."""
     forks = connection.scalars(select(jobs.c.forked_from).where(jobs.c.forked_from.in_(ids)))
     loaded, used = _being_loaded(connection, ids), operations_on(connection, ids)
     return {*loaded, *used, *map(str, forks)}
 
 
 def operations_on(connection: Connection, ids: Collection[str]) -> dict[str, Operation]:
-    """Return an open export or sample of each of these that has one, by checkpoint."""
+    """Return an open export or sample by checkpoint id; checkpoints without one are omitted."""
     return {
         row.checkpoint_id: row
         for row in open_operations(connection, USES, operations.c.checkpoint_id.in_(ids))
@@ -119,7 +119,7 @@ def in_use(operation: Operation) -> str:
 
 
 def refuse_while_needed(connection: Connection, job_id: str) -> None:
-    """Reject the deletion of a job whose checkpoints are all that a fork can start from.
+    """Refuse to delete a job while a fork can start only from its checkpoints.
 
     Raises:
         ConflictError: a fork has saved no checkpoint yet.
@@ -132,9 +132,9 @@ def refuse_while_needed(connection: Connection, job_id: str) -> None:
 
 
 def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Return those that a live attempt may still load, or that a pending launch names.
+    """Return the checkpoints that a live attempt may still load, or that a pending launch names.
 
-    An attempt has certainly loaded its checkpoint once it has taken a step.
+    An attempt that has taken a step has certainly loaded its checkpoint.
     """
     loading = connection.scalars(
         select(attempts.c.parent_checkpoint_id).where(
@@ -144,9 +144,9 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
         )
     )
     found = {str(identifier) for identifier in loading}
-    # A launch names a checkpoint of its own job, or that from which the job was forked.
+    # A launch names a checkpoint of its own job, or the origin of its fork.
     owners = {split_checkpoint_id(identifier)[0] for identifier in ids}
-    # One field of the JSON text: an unreadable launch must not refuse the commits of other jobs.
+    # Only one field of the JSON text: an unreadable launch must not block commits of other jobs.
     launches = select(type_coerce(jobs.c.pending, Text)).where(
         jobs.c.pending.is_not(None), or_(jobs.c.id.in_(owners), jobs.c.forked_from.in_(ids))
     )
@@ -155,7 +155,7 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
 
 
 def _dependent_job(connection: Connection, ids: Collection[str]) -> ForkedJob | None:
-    """Return a job that was forked from one of these and has saved no checkpoint."""
+    """Return a job that was forked from one of the checkpoints and has saved none itself."""
     saved = exists().where(checkpoints.c.job_id == jobs.c.id)
     query = ForkedJob.select().where(
         jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved

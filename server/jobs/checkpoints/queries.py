@@ -27,7 +27,7 @@ MAX_DESCENDANTS = 100
 
 @dataclass(frozen=True, slots=True)
 class ListedCheckpoint(TypedRow):
-    """A checkpoint as the list shows it."""
+    """A checkpoint as listed."""
 
     table: ClassVar[Table] = checkpoints
     id: str
@@ -55,7 +55,7 @@ class ListedCheckpoint(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class DetailedCheckpoint(ListedCheckpoint):
-    """A checkpoint with its manifest, which a list does not read."""
+    """A checkpoint with its manifest; lists omit it."""
 
     manifest: Manifest | ProgramManifest
 
@@ -87,7 +87,7 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
     """Return one checkpoint with its manifest.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
+        NotFoundError: no checkpoint has this id.
     """
     query = DetailedCheckpoint.select().where(checkpoints.c.id == checkpoint_id)
     with context.database.read() as connection:
@@ -118,7 +118,7 @@ def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[Descenda
 def _failed_deletions(
     connection: Connection, rows: Sequence[ListedCheckpoint]
 ) -> dict[str | None, FailedTries | None]:
-    """Return the failures of the open deletions of some checkpoints, by checkpoint."""
+    """Return the failed tries of open deletions, by checkpoint id."""
     marked = [row.id for row in rows if row.deleting_since is not None]
     if not marked:
         return {}

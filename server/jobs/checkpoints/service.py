@@ -25,7 +25,7 @@ def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
     """Queue a verification, and return the operation's id; a repeat returns the id of the open one.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
+        NotFoundError: no checkpoint has this id.
         ConflictError: it is being deleted.
     """
     with context.database.write() as connection:
@@ -72,10 +72,10 @@ def queue_on(
 
 
 def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor) -> None:
-    """Exempt a checkpoint from retention, or no longer; a repeat changes nothing.
+    """Pin a checkpoint, which exempts it from retention, or unpin it; a repeat changes nothing.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
+        NotFoundError: no checkpoint has this id.
         ConflictError: it is being deleted.
     """
     with context.database.write() as connection:
@@ -102,7 +102,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
     """Queue an export, and return the operation's id; a repeat returns the id of the open one.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
+        NotFoundError: no checkpoint has this id.
         ConflictError: it is being deleted, damaged or of an own model, or another export writes
             the same folder.
         InvalidRequestError: this server has no such root.
@@ -111,7 +111,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
         wanted = _export_task(context, _spec(connection, job.id), checkpoint, request)
-        # Two jobs can export to one folder: the job's lock alone would let both find no other one.
+        # Two jobs may export to one folder: their own locks would not exclude each other.
         context.database.lock_events(connection)
         for other in open_operations(connection, {OperationKind.EXPORT}):
             export, same = other.task.export, other.checkpoint_id == checkpoint_id
@@ -130,7 +130,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
     """Queue a sample, and return the operation's id; a repeat returns the id of the open one.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
+        NotFoundError: no checkpoint has this id.
         ConflictError: it is being deleted or damaged, or its model is code that may not run here.
     """
     with context.database.write() as connection:
@@ -178,7 +178,7 @@ def _export_task(
 
 
 def _refuse_program(checkpoint: Checkpoint, spec: JobSpec) -> None:
-    """Reject a checkpoint of a program, whose model only that program knows."""
+    """Reject a checkpoint of a program: only the program knows its model."""
     if spec.program is not None:
         raise ConflictError(
             f"{checkpoint.id} was saved by a program (program.command): only the program knows "
@@ -187,7 +187,7 @@ def _refuse_program(checkpoint: Checkpoint, spec: JobSpec) -> None:
 
 
 def _check_whole(checkpoint: Checkpoint) -> None:
-    """Reject a checkpoint whose verification failed."""
+    """Reject a checkpoint that failed its verification."""
     if checkpoint.verified is False:
         found = checkpoint.verification
         fault = found.fault if found is not None else "unknown"

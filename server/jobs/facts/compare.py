@@ -20,10 +20,10 @@ from trainyard.run.fact_types.fact_records import FactValue, RunFacts
 
 
 def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
-    """Return the values in which jobs differ, by name in the order of the first job that has it.
+    """Return the values in which jobs differ, by name, in the order of the first job with the name.
 
     Raises:
-        NotFoundError: there is no job of some id; all of them are named.
+        NotFoundError: some ids belong to no job; the error names all of them.
         InvalidRequestError: there are too many jobs.
     """
     wanted = compared_jobs(job_ids)
@@ -45,7 +45,7 @@ def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
 
 
 def _differing(sections: Sequence[Mapping[str, FactValue]]) -> tuple[tuple[FactRow, ...], int]:
-    """Return the rows in which sections differ, and the number of the others."""
+    """Return the rows in which sections differ, and the number of equal rows."""
     names = dict.fromkeys(name for section in sections for name in section)
     rows = [
         FactRow(name=name, values=tuple(section.get(name) for section in sections))
@@ -56,4 +56,4 @@ def _differing(sections: Sequence[Mapping[str, FactValue]]) -> tuple[tuple[FactR
 
 
 def _key(value: FactValue | None) -> tuple[bool, FactValue | None]:
-    return isinstance(value, bool), value  # True is no 1
+    return isinstance(value, bool), value  # True is not 1

@@ -1,7 +1,7 @@
-"""Facts of jobs: stored whole, and their configuration as words by which a search finds them.
+"""Facts of jobs: stored whole, with the words of their configuration for searches.
 
-A job of a program has the facts that its script reported last, and until then the arguments of its
-spec; an imported run has what the tool recorded.
+A program's job has the facts that its script reported last; before the first report, it has the
+arguments of its spec. An imported run has the facts that the tool recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainyard.run.fact_types.fact_section import facts_of, legal_tags
 from trainyard.spec.job import JobSpec
 
 MAX_WORDS = 200
-"""Values of a configuration by which a search finds the job: the first ones."""
+"""Searchable values of a configuration: the first ones."""
 LONGEST_WORD = 200
 
 
@@ -33,7 +33,7 @@ def begin_facts(
     Args:
         connection: a transaction.
         specs: their specs by job id.
-        run: what was imported, of an imported run.
+        run: the imported run; None for submitted jobs.
     """
     summary = {} if run is None else facts_of(run.summary)
     rows: list[dict[str, object]] = []
@@ -49,9 +49,9 @@ def begin_facts(
 
 
 def report_facts(connection: Connection, job_id: str, facts: RunFacts) -> None:
-    """Store the facts that a script reported, in place of the former ones.
+    """Replace the facts of a job with the ones that its script reported.
 
-    The job gets each tag once: one that was removed from it since does not come back.
+    The job gets each tag once: a tag that a person removed does not come back.
 
     Args:
         connection: a transaction that holds the lock of the job.
@@ -75,10 +75,10 @@ def read_facts(connection: Connection, job_ids: Sequence[str]) -> dict[str, RunF
 
 
 def config_word(name: str, value: FactValue) -> str | None:
-    """Return the word that stands for a value, such as `lr=0.0003`; None for what has none.
+    """Return the word of a value, such as `lr=0.0003`; None if it is too long or has spaces.
 
-    Case does not matter, and numbers are equal in any spelling, but for whole numbers that no float
-    has exactly: those may be ids.
+    Case does not matter. Numbers are equal in any spelling, except whole numbers that no float
+    represents exactly: they may be ids.
     """
     text = str(value).lower()
     try:

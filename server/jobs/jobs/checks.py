@@ -22,7 +22,7 @@ from trainyard.training.known_devices import Slot
 def check_spec(
     context: Context, spec: JobSpec, *, rules: Callable[[JobSpec], None] = check_job_spec
 ) -> None:
-    """Refuse a spec that cannot run, or that names a root that the settings do not.
+    """Refuse a spec that cannot run or names an unknown root.
 
     Args:
         context: the server's surroundings.
@@ -33,7 +33,7 @@ def check_spec(
         InvalidRequestError: naming every problem found.
     """
     problems = [*_unknown_roots(context, spec)]
-    if MASK in spec.model_dump_json():  # hardly ever: the search for the field takes far longer
+    if MASK in spec.model_dump_json():  # rare; the search for the field takes far longer
         problems += masked_problems(spec.model_dump(mode="json"))
     problems += not_allowed(context, spec)
     try:
@@ -45,7 +45,7 @@ def check_spec(
 
 
 def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
-    """Return the parts of a spec that can run code of the job, where the server allows none."""
+    """Return the parts of a spec that can run the job's code; none if the server allows code."""
     if context.settings.allow_code:
         return []
     problems = environment_problems(spec.env)
@@ -74,7 +74,7 @@ def check_world_size(context: Context, world_size: int, *, pointer: str) -> None
 
 
 def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> list[Problem]:
-    """Return a warning where all nodes together have fewer slots than a world size."""
+    """Return a warning if all nodes together have fewer slots than the world size."""
     known = connection.scalar(select(func.sum(nodes.c.slots)))
     if known is None or world_size <= known:
         return []
@@ -86,15 +86,15 @@ def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> l
 
 
 def check_hardware(connection: Connection, spec: JobSpec) -> None:
-    """Refuse a spec that the hardware of no registered node supports.
+    """Refuse a spec that no registered node's hardware supports.
 
-    Without a node nothing is refused, nor where the job needs more slots than all nodes have.
+    Nothing is refused without nodes, or if the job needs more slots than all nodes have.
 
     Raises:
         InvalidRequestError: naming every problem found.
     """
     if not depends_on_hardware(spec):
-        return  # without a look at all nodes
+        return  # without reading all nodes
     if too_few_slots(connection, spec.resources.world_size, pointer=""):
         return
     problems = list(hardware(spec, known_slots(connection)))
@@ -103,7 +103,7 @@ def check_hardware(connection: Connection, spec: JobSpec) -> None:
 
 
 def known_slots(connection: Connection) -> set[Slot]:
-    """Return each kind of slot that the registered nodes have."""
+    """Return the kinds of slot of the registered nodes."""
     return {
         Slot(found.device, found.device_name, found.device_memory_bytes)
         for found in connection.scalars(select(nodes.c.hardware))
@@ -124,7 +124,7 @@ def _unknown_roots(context: Context, spec: JobSpec) -> Iterator[Problem]:
 
 
 def _named_roots(spec: JobSpec) -> dict[str, str]:
-    """Return each root that the spec names, by the field that names it."""
+    """Return the roots in the spec, by the field that names them."""
     places = (
         {
             "/data/path": spec.data.path,

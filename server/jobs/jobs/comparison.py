@@ -35,7 +35,7 @@ def compare(
         following: settings of the next one.
         last_step: step that the newest attempt reached.
         parent_step: step of the parent checkpoint; 0 for a fresh start.
-        state: counters of the parent checkpoint; none for a fresh start, and of a program.
+        state: counters of the parent checkpoint; None for a fresh start and for a program.
         saves_first: whether the running attempt saves first, and the job resumes from that save.
     """
     now = following.plan.device
@@ -75,7 +75,7 @@ def _changed_first(lines: Iterable[tuple[str, str, str]]) -> tuple[Change, ...]:
 def _of_program(
     baseline: Baseline, following: NextAttempt, *, steps: tuple[str, str], was: str, now: str
 ) -> list[tuple[str, str, str]]:
-    """Return name, old and new value of what is known of a program."""
+    """Return the name, old and new value of each known setting of a program."""
     before, after = baseline.effective.on_layout(baseline.layout), following.effective
     left, right = (
         {
@@ -117,7 +117,7 @@ def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
 
 
 def _size(count: int) -> str:
-    """Return bytes in MiB, or in GiB from one on."""
+    """Return bytes in MiB, or in GiB from 1 GiB on."""
     return f"{count / MIB:.1f} MiB" if count < GIB else f"{count / GIB:.2f} GiB"
 
 

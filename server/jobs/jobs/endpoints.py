@@ -76,7 +76,7 @@ async def submit(
     spec: Spec,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Check the whole spec and store the job, which waits, with a reason, until it is placed."""
+    """Check the whole spec and queue the job; a queued job shows why it waits."""
     submission = SubmittedSpec(spec, principal.actor, idempotency_key)
     return await served_together(request, _submitted, submission, key=submission.key)
 
@@ -126,7 +126,7 @@ async def job_filter(
         bool | None, Query(description="Recorded by another tool (`true`), or run here (`false`).")
     ] = None,
 ) -> JobFilter:
-    """Return the filter that a query names."""
+    """Return the filter of a query."""
     return JobFilter(tuple(state or ()), tuple(tag or ()), name, project, search, imported)
 
 
@@ -141,14 +141,14 @@ def list_(
     order: Annotated[
         JobOrder,
         Query(
-            description="`newest` first; or those that run, those that wait by priority, and those "
-            "that have ended (`active`)."
+            description="`newest`: newest first. `active`: running jobs, then queued ones by "
+            "priority, then ended ones."
         ),
     ] = JobOrder.NEWEST,
 ) -> Response:
-    """List jobs by the time of submission, the newest first, or the active ones before the rest.
+    """List jobs, newest first or active ones first.
 
-    A page token belongs to the order and the filter that it came with.
+    A page token is valid only with the order and the filter of the page that returned it.
     """
     rows = list_jobs(context, wanted, order, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(rows, lambda row: row.key)
@@ -157,7 +157,7 @@ def list_(
 
 @router.get("/jobs/counts", response_model=JobCounts, summary="Count jobs by state")
 def counts(context: ServerContext, wanted: Wanted) -> Response:
-    """Count the jobs that match, by state: a state without any has 0."""
+    """Count the matching jobs by state; states without any have 0."""
     return reply(JobCounts(by_state=count_jobs(context, wanted)))
 
 
@@ -182,7 +182,7 @@ def get(context: ServerContext, job_id: JobId) -> Response:
 @router.delete(
     "/jobs/{job_id}",
     status_code=204,
-    responses={202: {"model": JobDeletedView, "description": "Its checkpoints go too."}},
+    responses={202: {"model": JobDeletedView, "description": "Its checkpoints are deleted too."}},
     summary="Remove a finished job",
 )
 def delete(
@@ -195,7 +195,7 @@ def delete(
 ) -> Response:
     """Remove a job and its rows; 409 before it has ended.
 
-    Operations, which a 202 names, delete its checkpoints on storage where that is requested.
+    If requested, operations delete its checkpoints on storage: the reply is 202 and names them.
     """
     operations = service.delete(context, job_id, actor=principal.actor, checkpoints=checkpoints)
     if not operations:
@@ -207,14 +207,14 @@ def delete(
 
 @router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")
 def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
-    """Order the job to save a checkpoint and to leave."""
+    """Order the job to save a checkpoint and end."""
     service.stop(context, job_id, actor=principal.actor, reason=body.reason)
     return reply(_view_after("stopped", context, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
 def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
-    """End the job at once; the reply names the steps that are lost."""
+    """End the job without a save; the reply names the lost steps."""
     lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
     view = _view_after(f"cancelled, which loses {lost}", context, job_id)
     return reply(CancelReply(job=view, lost=lost))
@@ -224,19 +224,19 @@ def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopB
 def set_priority(
     context: ServerContext, principal: Person, job_id: JobId, body: PriorityBody
 ) -> Response:
-    """Change the priority of a job that waits or runs; a running one has it from its next launch.
+    """Change the priority of a queued or running job; a running one has it from its next launch.
 
-    The next round of the scheduler places by it.
+    The next round of the scheduler uses the new priority.
     """
     service.set_priority(context, job_id, body.priority, actor=principal.actor)
     return reply(_view_after("changed", context, job_id))
 
 
 def _view_after(done: str, context: Context, job_id: str) -> JobView:
-    """Return the view of a job after an order, which is carried out also where there is no view.
+    """Return the view of a job after an order was carried out.
 
     Raises:
-        UnreadableError: the spec of the job cannot be read.
+        UnreadableError: the spec of the job cannot be read; the order is carried out all the same.
     """
     try:
         return job_view(context, job_id)
@@ -286,7 +286,7 @@ def fork(
     summary="World sizes on which the job could resume",
 )
 def resume_options(context: ServerContext, job_id: JobId) -> Response:
-    """List the legal layouts of each world size, or the reason why there is none."""
+    """List the legal layouts of each world size, or the reason why it has none."""
     return reply(resumes.options(context, job_id))
 
 

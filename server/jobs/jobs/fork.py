@@ -42,7 +42,7 @@ SUFFIX = "-fork"
 
 @dataclass(frozen=True, slots=True)
 class ForkSource(TypedRow):
-    """The checkpoint to fork from, with what its job ran."""
+    """The checkpoint to fork from, with the settings of its job."""
 
     table: ClassVar[Table] = checkpoints
     id: str
@@ -72,7 +72,7 @@ class ForkSource(TypedRow):
 
 @dataclass(frozen=True)
 class PreparedFork:
-    """A fork that is legal, worked out and not stored."""
+    """A legal fork that is not stored yet."""
 
     source: ForkSource
     spec: JobSpec
@@ -88,7 +88,7 @@ class PreparedFork:
 def preview(
     context: Context, checkpoint_id: str, request: ForkRequest, *, actor: Actor
 ) -> ForkPreview:
-    """Return what a fork would be; nothing is stored.
+    """Return the effect of a fork, and store nothing.
 
     Raises:
         NotFoundError: there is no such checkpoint.
@@ -107,10 +107,10 @@ def fork(
     actor: Actor,
     idempotency_key: str | None = None,
 ) -> tuple[ForkPreview | None, str]:
-    """Store a new job that starts from a checkpoint; return what it is, and its id.
+    """Store a new job that starts from a checkpoint; return its preview and its id.
 
-    A repeat under the same key returns the id of the first, whatever became of the checkpoint. Once
-    that has gone, what the job is cannot be worked out again.
+    A repeat under the same key returns the id of the first job. Its preview is None if it can no
+    longer be computed, such as after the deletion of the checkpoint.
 
     Raises:
         NotFoundError: there is no such checkpoint.
@@ -135,7 +135,8 @@ def fork(
                     return _preview(prepared), earlier
                 return None, earlier
         _source(connection, checkpoint_id)
-        lock_job(connection, split_checkpoint_id(checkpoint_id)[0])  # whose retention might delete
+        # Its retention might delete the checkpoint.
+        lock_job(connection, split_checkpoint_id(checkpoint_id)[0])
         prepared = _prepare(context, connection, checkpoint_id, request, actor)
         ancestor = Ancestor(
             checkpoint_id=checkpoint_id,
@@ -157,7 +158,7 @@ def _digest(checkpoint_id: str, request: ForkRequest) -> str:
 
 
 def _has_env(patch: object, env: Mapping[str, str]) -> bool:
-    """Return whether an environment may result from a JSON merge patch."""
+    """Return whether an environment may be the result of a JSON merge patch."""
     if not isinstance(patch, Mapping):
         return patch is None and not env
     return all(env.get(name) == value for name, value in patch.items())
@@ -200,10 +201,10 @@ def _prepare(
 def _env(
     context: Context, source: ForkSource, request: ForkRequest, actor: Actor
 ) -> Mapping[str, str]:
-    """Return the environment that the fork takes over: values that views mask stay with their job.
+    """Return the environment that the fork takes over, without another person's masked values.
 
     Raises:
-        InvalidRequestError: the request leaves open what becomes of such a value.
+        InvalidRequestError: the request neither sets nor removes a masked value.
     """
     env = context.secrets.open(source.env)
     if actor.may_act_for(source.token_id):
@@ -216,7 +217,7 @@ def _env(
             Problem(
                 pointer=f"/changes/env/{name}",
                 detail=f"{source.created_by} submitted the other job with a value that may be a "
-                "secret, so that it is not taken over: give a value, or null to leave it out",
+                "secret, so it is not taken over: give a value, or null to leave it out",
             )
             for name in sorted(left_open)
         )
@@ -264,7 +265,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_place(prepared: PreparedFork) -> None:
-    """Refuse another root than the checkpoint's, and a job that has its steps already."""
+    """Refuse a root other than the checkpoint's, and a job without steps left to train."""
     source, spec = prepared.source, prepared.spec
     if spec.checkpoint.root != source.root:
         raise InvalidRequestError.at(

@@ -17,12 +17,12 @@ from server.core.subject import Actor
 from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
 
 KEYS_KEPT = timedelta(days=7)
-"""Time in which a submission can be repeated under its `Idempotency-Key`."""
+"""Time for which a submission can be repeated under its `Idempotency-Key`."""
 
 
 def submission_digest(spec: JobSpec) -> str:
-    """Return the SHA-256 of a submission: that of its spec, which omits the project, and of it."""
-    if spec.project == DEFAULT_PROJECT:  # as before there were projects, for keys of that time
+    """Return the SHA-256 of the project and the spec's digest, which does not cover the project."""
+    if spec.project == DEFAULT_PROJECT:  # compatible with keys older than projects
         return spec.digest
     return hashlib.sha256(f"{spec.project} {spec.digest}".encode()).hexdigest()
 
@@ -37,14 +37,14 @@ def job_of_key(
     same_env: Callable[[Mapping[str, str]], bool],
     job_id: str,
 ) -> str | None:
-    """Reserve the key for `job_id`, or return the job that has it.
+    """Reserve the key for `job_id` and return None, or return the id of the job that has it.
 
     Args:
         context: the server's surroundings.
         connection: a writing transaction.
         actor: who sends the request.
-        key: the caller's name of it.
-        digest: of the request without values of `env`, which a stored digest would let guess.
+        key: the caller's name of the request.
+        digest: digest of the request without values of `env`: a stored digest would allow guesses.
         same_env: whether the environment of the earlier job equals the requested one.
         job_id: id of the job to be stored.
 

@@ -1,4 +1,4 @@
-"""The list of jobs: narrow rows whose JSON columns are passed on as stored."""
+"""The list of jobs: narrow rows; JSON columns are passed on as stored."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ GROUPS = (
     (JobState.QUEUED,),
     tuple(s for s in JobState if s in TERMINAL_JOB_STATES),
 )
-"""States of the jobs that run, wait, and have ended: in this order where active jobs come first."""
+"""States of running, queued and ended jobs: the order of groups in a list of active jobs first."""
 QUEUED = 1
-"""Place of those that wait: by priority, then the first one first. All others: the newest first."""
+"""Index of the queued jobs, sorted by priority, then oldest first; other groups: newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ class ListedJob(TypedRow):
     ended_at: datetime | None
     imported_from: ImportTool | None
     rank: Annotated[int, literal_column("0", Integer).label("rank")]
-    """Group of the order in which it is listed."""
+    """Index of its group in the list."""
 
     @property
     def key(self) -> str:
-        """The key after which the next page begins."""
+        """The key after which the next page starts."""
         return f"{self.rank}{self.id}{self.priority}"
 
     @property
@@ -124,7 +124,7 @@ def list_jobs(
         groups = [tuple(s for s in states if s in group) for group in GROUPS]
     if last is not None and last.rank >= len(groups):
         raise InvalidRequestError.at("query/page_token", "comes from a list in another order")
-    # Groups before that of the last row are complete; later ones begin with their first row.
+    # Groups before that of the last row are complete; later ones start with their first row.
     begun = 0 if last is None else last.rank
     pages = [
         _group(
@@ -226,7 +226,7 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
 
 def _has_value(text: str) -> ColumnElement[bool]:
     """Return the condition that a value of the configuration is `name=value`."""
-    # The name may have a "=", or the value.
+    # Either the name or the value may contain a "=".
     parts = (text.partition("="), text.rpartition("="))
     words = {config_word(name, value) for name, _, value in parts} - {None}
     return jobs.c.id.in_(select(config_words.c.job_id).where(config_words.c.word.in_(words)))
@@ -242,7 +242,7 @@ def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Sele
 def _found(
     conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
 ) -> Select[Any]:
-    """Return the query of a search: the ids from its covering index, then the rows of the page."""
+    """Return the query of a search: ids from the covering index, then the rows of the page."""
     if len(states) < len(JobState):
         conditions = [*conditions, jobs.c.state.in_(states)]
     ids = select(jobs.c.id).where(*conditions).order_by(*page.order).limit(page.limit)
@@ -252,7 +252,7 @@ def _found(
 def _newest(
     conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
 ) -> Select[Any]:
-    """Return the query of the first jobs: each state walks its index; only the queue is sorted."""
+    """Return the query of the first jobs: an index scan per state; only the queue is sorted."""
     if len(states) == len(JobState):
         return _page(conditions, page)
     by_state = [

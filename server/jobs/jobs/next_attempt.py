@@ -1,4 +1,4 @@
-"""Settings of the next attempt: a resume request applied to those of the newest one. Pure."""
+"""Settings of the next attempt: a resume request applied to the newest attempt's. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainyard.training.pipeline_schedule import least_microbatches
 
 @dataclass(frozen=True)
 class Baseline:
-    """Settings of the newest attempt; before the first one those of the spec."""
+    """Settings of the newest attempt; those of the spec before the first attempt."""
 
     spec: JobSpec
     """The job's spec as submitted."""
@@ -65,9 +65,9 @@ def plan_next_attempt(
 ) -> NextAttempt:
     """Return the settings of the next attempt; fields that the request omits keep their values.
 
-    Another world size alone takes the planner's first legal layout. On another number of
-    data-parallel ranks the micro-batch size is lowered where the old one is no longer legal or
-    leaves more than a tenth of the slots idle. The global batch never changes.
+    A new world size without a layout takes the planner's first legal layout. With another number
+    of data-parallel ranks, the micro-batch size is lowered if the old one is no longer legal or
+    leaves more than a tenth of the slots idle. The global batch size never changes.
 
     Args:
         baseline: settings of the newest attempt.
@@ -106,7 +106,7 @@ def _planned(baseline: Baseline, effective: JobSpec, *, slots: Collection[Slot])
 
 
 def _check_kind(spec: JobSpec, requested: Overrides) -> None:
-    """Refuse changes of what the job does not have, because it runs a program.
+    """Refuse changes to sections that a program does not have.
 
     Raises:
         InvalidRequestError: naming each of them.
@@ -130,7 +130,7 @@ def _check_kind(spec: JobSpec, requested: Overrides) -> None:
 def _next_of_program(
     baseline: Baseline, changed: JobSpec, world_size: int, *, slots: Collection[Slot]
 ) -> NextAttempt:
-    """Return the settings of the next attempt of a program, which has no layout but its slots."""
+    """Return the settings of a program's next attempt; its layout is only a number of slots."""
     before = changed.on_layout(baseline.layout)
     if refusal := size_refusal(before, world_size):
         raise InvalidRequestError.at("/world_size", refusal)
@@ -140,7 +140,7 @@ def _next_of_program(
 def _merged(baseline: Baseline, requested: Overrides, *, steps: int | None) -> Overrides:
     """Return the baseline's overrides with the requested ones.
 
-    A requested section replaces the old one whole, except for a priority that it does not name.
+    A requested section replaces the old one whole; an omitted priority keeps its value.
     """
     given = {
         name: value
@@ -160,7 +160,7 @@ def _agreed_steps(request: ResumeRequest) -> int | None:
 
 
 def _agreed_world_size(request: ResumeRequest) -> int | None:
-    """Return the world size that the request names; a section's default is not named."""
+    """Return the world size in the request; the default of a section does not count."""
     resources, field = request.overrides.resources, "world_size"
     named = resources is not None and field in resources.model_fields_set
     inner = resources.world_size if resources is not None and named else None
@@ -200,10 +200,10 @@ def _given_layout(section: ParallelismSection, *, world_size: int | None, before
 
 
 def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> ParallelismSection:
-    """Return the section with the axes of the layout; unchanged where it already gives them.
+    """Return the section with the axes of the layout; unchanged if it already gives them.
 
-    An option that fits other axes alone and that the request leaves as it was is dropped, by the
-    rules of `JobSpec.on_layout`.
+    An option that does not fit the new axes is dropped by the rules of `JobSpec.on_layout`, unless
+    the request changed it.
     """
     section = spec.parallelism
     if own_layout(spec, layout.world_size) != layout:
@@ -221,7 +221,10 @@ def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> Paralleli
 def _micro_batch_size(
     spec: JobSpec, request: ResumeRequest, layout: Layout, baseline: Baseline
 ) -> int:
-    """Return the requested size, else the old one, else a smaller one that leaves less idle."""
+    """Return the requested size, else the old one, or a smaller one if that is better.
+
+    The old one is lowered if it is not legal or leaves too many slots idle.
+    """
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
         return size
@@ -233,7 +236,7 @@ def _micro_batch_size(
 
 
 def _overrides(submitted: JobSpec, effective: JobSpec) -> Overrides:
-    """Return the least overrides that turn the submitted spec into the effective one."""
+    """Return the smallest overrides that turn the submitted spec into the effective one."""
     found = {
         name: getattr(effective, name)
         for name in SECTIONS

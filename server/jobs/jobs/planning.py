@@ -22,8 +22,8 @@ from trainyard.spec.rules import check_new_job
 def plan_job(context: Context, spec: JobSpec) -> Plan | ProgramPlan:
     """Return the plan of a job.
 
-    A job larger than all nodes is planned with a warning: the plan does not depend on them, and is
-    needed before machines are bought.
+    A job larger than all nodes together is planned with a warning: the plan does not depend on
+    them, and people need it before they buy machines.
 
     Raises:
         InvalidRequestError: a submission would be refused.

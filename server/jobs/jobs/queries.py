@@ -46,12 +46,12 @@ VERBS: dict[JobState, tuple[Verb, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ShownJob(Job):
-    """A job with the reason that its view shows."""
+    """A job, with the reason in its view."""
 
     shown_reason: Annotated[str | None, shown_reason]
 
 
-# Of each view of a job; built once, since that takes longer than the database does.
+# The queries of each job view. Built once: building one takes longer than running it.
 _SHOWN = ShownJob.select().where(jobs.c.id == bindparam("of_job"))
 _ATTEMPT = Attempt.select().where(
     attempts.c.job_id == bindparam("of_job"), attempts.c.number == bindparam("of_number")
@@ -71,7 +71,7 @@ def job_row(connection: Connection, job_id: str) -> Job:
 
 
 def job_view(context: Context, job_id: str) -> JobView:
-    """Return one job, whole; secrets of its spec are masked.
+    """Return one job in full; secrets of its spec are masked.
 
     Raises:
         NotFoundError: no job has this id.
@@ -98,7 +98,7 @@ def job_view(context: Context, job_id: str) -> JobView:
 
 
 def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...]:
-    """Return which of these jobs have ended, or are not there, in their order."""
+    """Return the ids of ended and unknown jobs, in the given order."""
     query = select(jobs.c.id).where(
         jobs.c.id.in_(job_ids), jobs.c.state.not_in(sorted(TERMINAL_JOB_STATES))
     )
@@ -108,7 +108,7 @@ def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...
 
 
 def view_of(context: Context, job: Job) -> JobView:
-    """Return the view of a row, which is read again only where other rows belong to the view."""
+    """Return the view of a job's row; read the job again only if its view includes other rows."""
     if job.attempt or job.demand is not None or job.spec.program is not None:
         return job_view(context, job.id)
     return _view(context, job, None, reason=job.reason)
@@ -141,7 +141,7 @@ def _view(
 
 
 def _active_seconds(connection: Connection, job: Job) -> float | None:
-    """Return the time that the ended attempts of a job took; None before the first has ended."""
+    """Return the total duration of a job's ended attempts; None before the first has ended."""
     columns = attempts.c
     query = select(func.sum(seconds_between(connection, columns.created_at, columns.ended_at)))
     return connection.scalar(query.where(columns.job_id == job.id))
@@ -181,7 +181,7 @@ def list_events(
 
 
 def _verbs(job: Job) -> tuple[Verb, ...]:
-    """Return the commands that are legal now; what saves and resumes differs for a program."""
+    """Return the commands that are legal now; a program may lack `save` and `resume`."""
     verbs = VERBS[job.state]
     if job.imported_from is not None:
         return ("delete",)
@@ -218,7 +218,7 @@ def _set_fields(spec: JobSpec) -> Iterator[str]:
 
 
 def read_import(connection: Connection, job_id: str) -> ImportView:
-    """Return what was imported as a job.
+    """Return the imported run of a job.
 
     Raises:
         NotFoundError: no import has made a job with this id.

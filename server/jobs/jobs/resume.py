@@ -42,10 +42,10 @@ from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.spec.layout import Layout
 
 EVERY_SIZE_UP_TO = 64
-"""Resume options name every world size up to this one, and only multiples of eight beyond it: nodes
-have eight GPUs as a rule, and a list of all would be long."""
+"""Resume options list every world size up to this one, then only multiples of eight: most nodes
+have eight GPUs, and a list of all sizes would be long."""
 LARGEST_OPTION = 1024
-"""Largest world size that resume options name; a request may name a larger one."""
+"""Largest world size in resume options; a request may name a larger one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PreparedResume:
     next: NextAttempt
     parent: ParentCheckpoint
     manifest: Manifest | ProgramManifest | None
-    """Manifest of the parent, where the job saved it itself."""
+    """Manifest of the parent; None if the job did not save it itself."""
     last_step: int
     """Step that the newest attempt reached."""
     saves_first: bool
@@ -65,7 +65,7 @@ class PreparedResume:
 
 
 def options(context: Context, job_id: str) -> ResumeOptions:
-    """Return each world size that the online nodes could give, with its legal layouts.
+    """Return each world size that fits on the online nodes, with its legal layouts.
 
     Raises:
         NotFoundError: there is no such job.
@@ -132,16 +132,16 @@ def resume(
 ) -> ResumePreview:
     """Queue the next attempt of a job that has ended, or resize a running one.
 
-    A running job stops first: its pending launch waits on the job until the attempt has saved. The
-    parent checkpoint of the preview is not stored, except where the request names it: placement
-    decides again, because the catalog may change while the job waits.
+    A running job stops first: its pending launch stays in the job's row until the attempt has
+    saved. The parent checkpoint of the preview is stored only if the request names it. Otherwise
+    placement decides again, because the catalog may change while the job waits.
 
     Args:
         context: the server's surroundings.
         job_id: the job.
         request: the fields that change.
         actor: who orders it.
-        running: id of the attempt that the job runs, for a caller that decided on an earlier read.
+        running: id of the running attempt, for a caller that decided on an earlier read.
         note: called in the same transaction with the job as it was and its next layout.
 
     Raises:
@@ -152,7 +152,7 @@ def resume(
     if request.dry_run:
         return preview(context, job_id, request)
     with context.database.write() as connection:
-        lock_job(connection, job_id)  # before the state is read, which must hold until the commit
+        lock_job(connection, job_id)  # before the read: the state must not change until the commit
         if running is not None:
             _check_runs(connection, job_id, running)
         prepared = _prepare(context, connection, job_id, request)
@@ -165,7 +165,7 @@ def resume(
             checkpoint_id=request.checkpoint_id,
             allow_code_change=request.allow_code_change,
         )
-        if actor != SCHEDULER:  # `pending` may change, and so the attempt: an elastic job shrinks
+        if actor != SCHEDULER:  # `pending` and the attempt may change later: an elastic job shrinks
             chosen = update(jobs).where(jobs.c.id == job_id).values(chosen=pending)
             connection.execute(chosen)
         if note is not None:
@@ -175,7 +175,7 @@ def resume(
             why = f"resize to {prepared.next.plan.name}"
             stop, job = DesiredState.STOP, prepared.job
             end_running(context, connection, job, stop, actor=actor, reason=why, pending=pending)
-        else:  # from here on it is placed as a submission is
+        else:  # from here on it is placed like a submission
             queued = _queued(context, prepared, pending)
             _record(context, connection, prepared, queued, actor=actor)
         return _preview(prepared)
@@ -184,7 +184,7 @@ def resume(
 def _prepare(
     context: Context, connection: Connection, job_id: str, request: ResumeRequest
 ) -> PreparedResume:
-    """Check a request, and return the resume that it leads to; nothing is stored."""
+    """Check a request, and return its resume; nothing is stored."""
     job = job_row(connection, job_id)
     _refuse_imported(job)
     if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
@@ -212,7 +212,7 @@ def _prepare(
     check_spec(context, context.secrets.restore(following.effective, job.env))
     _check_root(baseline, following, parent)
     check_world_size(context, following.plan.world_size, pointer="/world_size")
-    # What a program saves on its stop is not known.
+    # It is unknown what a program saves when it stops.
     saves_first = (
         job.state == JobState.RUNNING and request.checkpoint_id is None and not runs_program
     )
@@ -230,10 +230,10 @@ def _refuse_imported(job: Job) -> None:
 
 
 def _refuse_what_runs(job: Job, baseline: Baseline, following: NextAttempt) -> None:
-    """Refuse a resize of a running job to what it runs with already."""
+    """Refuse a resize of a running job that changes nothing."""
     ordered = job.spec.layout() if job.chosen is None else job.chosen.layout
     same = following.overrides == baseline.overrides and following.plan.layout == baseline.layout
-    # Of an elastic job that has shrunk it is a change: it would not grow back.
+    # For an elastic job that has shrunk it is a change: the job would not grow back.
     if job.state == JobState.RUNNING and same and ordered == baseline.layout:
         raise ConflictError(
             f"{job.name} runs on {following.plan.name} with these settings already; name what "
@@ -242,7 +242,7 @@ def _refuse_what_runs(job: Job, baseline: Baseline, following: NextAttempt) -> N
 
 
 def _from_the_start(following: NextAttempt) -> NextAttempt:
-    """Return the settings with a warning in the plan: the program resumes from no checkpoint."""
+    """Return the settings, with a warning in the plan: the program starts without a checkpoint."""
     program = following.effective.program
     never = program is not None and program.resume == "never"
     why = "resume='never'" if never else "the job has no checkpoint"
@@ -259,11 +259,11 @@ def _check_runs(connection: Connection, job_id: str, attempt_id: str) -> None:
     if job.state != JobState.RUNNING:
         raise ConflictError(f"{job.name} is {job.state}; only a job that runs is resized")
     if newest_attempt_id(connection, job_id) != attempt_id:
-        raise ConflictError(f"{job.name} runs attempt {job.attempt}, a later one than was resized")
+        raise ConflictError(f"{job.name} runs attempt {job.attempt} by now: the resize is outdated")
 
 
 def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
-    """Return the settings of the newest attempt, and the step that it reached."""
+    """Return the settings of the newest attempt, and its last step."""
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
         overrides = Overrides().with_priority(job.spec, job.priority)
@@ -277,7 +277,7 @@ def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
 def _parent(
     connection: Connection, job: Job, named: str | None
 ) -> tuple[ParentCheckpoint, Manifest | ProgramManifest | None]:
-    """Return the parent checkpoint, and its manifest where the job saved it itself.
+    """Return the parent checkpoint, and its manifest if the job saved it itself.
 
     Raises:
         InvalidRequestError: the named checkpoint belongs to another job, or is not usable.

@@ -40,7 +40,9 @@ DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobStat
 
 
 def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
-    """Order a save and the end; a job that waits is stopped at once, and a repeat changes nothing.
+    """Order a job to save and end.
+
+    A queued job is stopped immediately. A repeat changes nothing.
 
     Raises:
         NotFoundError: there is no such job.
@@ -54,7 +56,7 @@ def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
 
 
 def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
-    """Order the end without a save; return what is lost, such as `340 steps since step-1200`.
+    """Order a job to end without a save; return the loss, such as `340 steps since step-1200`.
 
     Raises:
         NotFoundError: there is no such job.
@@ -87,7 +89,7 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
         if (priority, pending) == (job.priority, job.pending):
             return
         values: dict[str, Any] = {"priority": priority, "pending": pending}
-        if job.demand is not None:  # leaves its group: the next round looks at the new order
+        if job.demand is not None:  # leaves its group: the next round reads the new order
             values |= {"demand": None, "reason": reason_of_group}
         connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(**values))
         event = NewEvent(
@@ -103,9 +105,9 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
 def delete(
     context: Context, job_id: str, *, actor: Actor, checkpoints: Literal["keep", "delete"]
 ) -> list[str]:
-    """Remove a job that has ended, and all of its rows.
+    """Remove a job that has ended, with all of its rows.
 
-    Returns the ids of the operations that delete its checkpoints on storage, where requested.
+    Returns the ids of the operations that delete its checkpoints on storage; none unless requested.
 
     Raises:
         NotFoundError: there is no such job.
@@ -228,7 +230,7 @@ def _lost(connection: Connection, job: Job) -> str:
     parent = parent_checkpoint(connection, job.id)
     saved = parent.step if parent.own else attempt.start_step
     if not parent.own and runs_program(job):
-        return f"all that attempt {job.attempt} did, but for what the program saved by itself"
+        return f"all that attempt {job.attempt} did, except what the program saved by itself"
     steps = max(attempt.last_step, attempt.start_step) - saved
     since = f"step-{saved}" if parent.own else "the start; nothing was saved"
     if steps <= 0 and parent.own and runs_program(job):  # it need not report its steps

@@ -1,4 +1,4 @@
-"""Submissions: checked jobs become queued ones, those that come together by one transaction."""
+"""Submissions: checked jobs are queued; concurrent submissions share one transaction."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Ancestor:
     checkpoint_id: str | None = None
     """Checkpoint of another job."""
     parts: tuple[CheckpointPart, ...] | None = None
-    """Parts of its state that the fork loads."""
+    """Parts of the checkpoint's state that the fork loads."""
     start_step: int = 0
     """Completed steps with which the job starts."""
     storage: str | None = None
-    """UUID of the storage root on which it lies."""
+    """UUID of the checkpoint's storage root."""
 
 
 @dataclass(frozen=True)
 class SubmittedSpec:
-    """What a request submits."""
+    """The content of a submission request."""
 
     spec: JobSpec
     actor: Actor
@@ -60,14 +60,14 @@ class SubmittedSpec:
 
     @property
     def key(self) -> tuple[str, str] | None:
-        """What only one job has: its second submission is a repeat, which reads the first job."""
+        """Unique key of the job: a second submission under it is a repeat of the first."""
         key = self.idempotency_key
         return None if key is None else (self.actor.identity, key)
 
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """A checked job that is to be stored."""
+    """A checked job, not stored yet."""
 
     id: str
     spec: JobSpec
@@ -97,17 +97,19 @@ def submit(
 
 
 def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[Job | RefusalError]:
-    """Carry out submissions by one transaction, by as many statements as one without a key.
+    """Store several submissions in one transaction.
+
+    Without keys, the number of statements does not depend on the number of submissions.
 
     Args:
         context: the server's surroundings.
-        submissions: none with the key of another one.
+        submissions: submissions with distinct keys.
 
     Returns:
-        For each its job, or why its spec cannot run.
+        The job of each submission, or the reason why its spec cannot run.
 
     Raises:
-        InvalidRequestError: what `submit` finds wrong with one of them by a look at the database;
+        InvalidRequestError: a check of `submit` against the database fails for one of them;
             nothing is stored.
     """
     found: dict[int, Job | RefusalError] = {}
@@ -122,7 +124,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     if not new:
         return [found[place] for place in range(len(submissions))]
     with context.database.write() as connection:
-        # By key: of two transactions that wait for a key, none waits for the other one's.
+        # In the order of the keys: two transactions with the same keys never wait crosswise.
         for place in sorted(new, key=lambda place: submissions[place].key or ()):
             earlier = _earlier(context, connection, submissions[place], new[place].id)
             if earlier is not None:
@@ -140,7 +142,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
 def _earlier(
     context: Context, connection: Connection, submission: SubmittedSpec, job_id: str
 ) -> Job | None:
-    """Return the job that has the key of a submission; None where it is now that of `job_id`."""
+    """Return the earlier job with the submission's key; None if `job_id` has reserved the key."""
     spec, key = submission.spec, submission.idempotency_key
     if key is None:
         return None
@@ -167,7 +169,7 @@ def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJ
     rows = [_row(context, each) for each in new]
     insert_rows(connection, rows, {each.id: each.spec for each in new})
     packed = [(each.spec.pack, each.id) for each in new if each.spec.pack is not None]
-    for pack, job_id in sorted(packed):  # by pack: it is locked
+    for pack, job_id in sorted(packed):  # in the order of the packs, whose rows are locked
         name_pack(context, connection, job_id, pack)
     append_events(context, connection, [_submitted(each) for each in new], touched=True)
     return [inserted(Job, row) for row in rows]
@@ -183,9 +185,9 @@ def insert_rows(
 
     Args:
         connection: a transaction.
-        rows: columns of the jobs, the same of each.
+        rows: columns of the jobs; each row has the same ones.
         specs: their specs by job id.
-        run: what was imported, of an imported run.
+        run: the imported run; None for submitted jobs.
 
     Raises:
         InvalidRequestError: a project does not exist.

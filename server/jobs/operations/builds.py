@@ -1,4 +1,4 @@
-"""Queues the build of an environment that an attempt did not find (lifecycle, 56)."""
+"""The build of an environment that an attempt did not find (docs/lifecycle.md, 56)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def queue_build(
         connection: a transaction that holds the job's lock.
         job: the job, which waits for the build.
         spec: its effective spec.
-        failure: that of its attempt.
+        failure: the failure of its attempt.
     """
     digest, program = failure.environment or "", spec.program
     if program is None or program.environment.lock is None or not DIGEST.fullmatch(digest):

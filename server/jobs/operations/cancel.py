@@ -1,4 +1,4 @@
-"""Cancels operations, and prunes those that ended long ago."""
+"""Cancel operations, and prune those that ended long ago."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRUNED_AT_ONCE = 1000
 
 
 def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
-    """Cancel an operation; where it runs, the reply to its next report ends its command.
+    """Cancel an operation; if it runs, the reply to its next report ends its command.
 
     A deletion can be cancelled until a node has claimed it: the checkpoint is then usable again.
 
@@ -44,7 +44,7 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
 
 
 def prune_ended(context: Context) -> int:
-    """Delete operations that ended long ago, at most a thousand, and return how many there were.
+    """Delete operations that ended long ago, at most `PRUNED_AT_ONCE`; return their number.
 
     Operations of a checkpoint with a deletion mark stay: a failed one is evidence of lost files.
     """

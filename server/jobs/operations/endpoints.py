@@ -38,10 +38,10 @@ def list_(
         str | None, Query(pattern=CHECKPOINT_ID, description="For this checkpoint.")
     ] = None,
     open_only: Annotated[
-        bool, Query(alias="open", description="Only those that have not ended.")
+        bool, Query(alias="open", description="Only operations that have not ended.")
     ] = False,
 ) -> Response:
-    """List operations, those of deleted jobs too."""
+    """List operations, also those of deleted jobs."""
     columns = operations.c
     where: list[ColumnElement[bool]] = [ARE_OPEN] if open_only else []
     where += [columns.job_id == job] if job is not None else []
@@ -72,7 +72,7 @@ def get(context: ServerContext, operation_id: OperationId) -> Response:
     summary="Cancel an operation",
 )
 def cancel(context: ServerContext, principal: Person, operation_id: OperationId) -> Response:
-    """End an operation: at once if it waits, else with its node's next report; else 409."""
+    """Cancel an operation: a queued one immediately, a running one at its next report; else 409."""
     cancel_operation(context, operation_id, actor=principal.actor)
     with context.database.read() as connection:
         return reply(read_operation(connection, operation_id))

@@ -1,4 +1,4 @@
-"""Reads operations: those that are open, and the views of the API."""
+"""Reads of operations: open ones, and views for the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
 
 ARE_OPEN = operations.c.state.in_(sorted(OPEN_OPERATION_STATES))
-"""The condition that operations have not ended."""
+"""The condition of operations that have not ended."""
 
 _FIELDS = OperationView.model_fields
 _waits = operations.c.state == OperationState.QUEUED
@@ -23,14 +23,14 @@ _COMPUTED = {
     "failing": case((ARE_OPEN, operations.c.failing)).label("failing"),
     "waiting": case((_waits, operations.c.waiting)).label("waiting"),
 }
-# Without the task: an operation whose task cannot be read has a view all the same.
+# Without the task: an operation with an unreadable task still has a view.
 _VIEW = select(*(_COMPUTED[n] if n in _COMPUTED else operations.c[n] for n in _FIELDS))
 
 
 def open_operations(
     connection: Connection, kinds: Collection[OperationKind], *where: ColumnElement[bool]
 ) -> Sequence[Operation]:
-    """Return the operations of some kinds that have not ended, the oldest first."""
+    """Return the open operations of some kinds, the oldest first."""
     found = Operation.select().where(operations.c.kind.in_(sorted(kinds)), ARE_OPEN, *where)
     return Operation.all(connection, found.order_by(operations.c.id))
 
@@ -39,7 +39,7 @@ def read_operation(connection: Connection, operation_id: str) -> OperationView:
     """Return one operation.
 
     Raises:
-        NotFoundError: nothing has this id.
+        NotFoundError: no operation has this id.
     """
     row = connection.execute(_VIEW.where(operations.c.id == operation_id)).one_or_none()
     if row is None:

@@ -45,9 +45,9 @@ from trainyard.protocol.worker_messages import (
 )
 
 REPEATS = Backoff(first=30.0, longest=21_600.0)
-"""Pauses before an operation that is repeated is tried again."""
+"""Pauses between the tries of an operation that is repeated after a failure."""
 REPORT_SECONDS = 1.0
-"""Shortest pause between two reports of an operation: a view shows no more."""
+"""Shortest interval between two reports of an operation: views need no more."""
 
 
 def queue_operation(
@@ -63,17 +63,17 @@ def queue_operation(
 ) -> str:
     """Store an operation and return its id, or the id of an open one with the same task.
 
-    One that waits after a failure is then due at once.
+    An open operation that waits after a failure becomes due immediately.
 
     Args:
         context: the server's context.
         connection: a transaction that holds the job's lock.
-        task: what a node is to do.
+        task: the task for a node.
         job: the job.
         checkpoint_id: the checkpoint; None for all of the job.
         actor: who requests it.
         reason: why.
-        storage: UUID of the storage root; that of the job when absent.
+        storage: UUID of the storage root; None for the job's.
     """
     if checkpoint_id is not None:
         mine = operations.c.checkpoint_id == checkpoint_id
@@ -125,7 +125,7 @@ def identity(operation: OperationHead) -> dict[str, Any]:
 def cancel_looks(
     context: Context, connection: Connection, where: ColumnElement[bool], *, actor: Actor
 ) -> None:
-    """Cancel the open verifications of a checkpoint, or of all of a job, before a deletion."""
+    """Cancel the open verifications of a checkpoint, or of a whole job, before a deletion."""
     message = "the checkpoint is to be deleted"
     for found in open_operations(connection, LOOKS, where):
         end_operation(
@@ -144,9 +144,9 @@ def end_operation(
     ok: bool | None = None,
     **values: Any,
 ) -> None:
-    """Move an operation to an end, with its event; `ok` is the result of a verification.
+    """Move an operation to a final state, with its event; `ok` is the result of a verification.
 
-    A job whose environment is not built fails with the operation.
+    If a build does not succeed, the job that waits for it fails.
 
     Raises:
         IllegalMoveError: it has ended already.
@@ -166,7 +166,7 @@ def end_operation(
 def repeat_later(
     context: Context, connection: Connection, operation: OperationHead, reason: str
 ) -> None:
-    """Queue an operation of a kind that is repeated again, after a pause that grows.
+    """Queue a failed operation again, after a growing pause.
 
     Raises:
         IllegalMoveError: it is not running.
@@ -201,7 +201,7 @@ def repeat_later(
 ApplyOutcome = Callable[
     [Context, Connection, Operation, OperationOutcome], tuple[OperationOutcome, bool | None]
 ]
-"""Applies an outcome to the catalog; returns the one to store, and a verification's result.
+"""Applies an outcome to the catalog; returns the outcome to store, and a verification's result.
 
 The catalog is in a layer above: the endpoint passes the function.
 """
@@ -214,11 +214,11 @@ def claim_operation(
     node: str,
     worker: WorkerIdentity,
 ) -> OperationClaimReply:
-    """Claim an operation that was given to this node; only the first of several claims succeeds.
+    """Claim an operation that was assigned to this node; only the first of several claims succeeds.
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: it was given to another node, runs already, or has ended; or another
+        ConflictError: it was assigned to another node, runs already, or has ended; or another
             worker serves the node.
     """
     with context.database.write() as connection:
@@ -226,7 +226,7 @@ def claim_operation(
         check_worker(connection, node, worker)
         if operation.state != OperationState.QUEUED or operation.node != node:
             raise ConflictError(
-                f"operation {operation_id} is {operation.state} and not for {node} to begin"
+                f"operation {operation_id} is {operation.state}; {node} cannot claim it"
             )
         fence = operation.fence + 1
         event = NewEvent(
@@ -261,7 +261,7 @@ def report_operation(
     Args:
         context: the server's context.
         operation_id: the operation.
-        report: what its node reports.
+        report: the report of its node.
         apply: applies an outcome to the catalog in the same transaction.
 
     Raises:

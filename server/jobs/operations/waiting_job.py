@@ -1,4 +1,4 @@
-"""The end of a job that waits for an environment which cannot be built (lifecycle, 56)."""
+"""The end of a job when the build of its environment fails (docs/lifecycle.md, 56)."""
 
 from __future__ import annotations
 

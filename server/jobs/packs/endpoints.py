@@ -60,7 +60,7 @@ async def upload_pack(
         if block:
             await run_in_threadpool(upload.add, bytes(block))
         view = await run_in_threadpool(upload.finish, digest)
-    except BaseException:  # also where the client has left
+    except BaseException:  # also when the client disconnects
         await run_in_threadpool(upload.give_up)
         raise
     return reply(view, status=201)

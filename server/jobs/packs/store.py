@@ -15,25 +15,25 @@ from server.core.subject import Actor
 from trainyard.protocol.rest.jobs import PackView
 
 BLOCK_BYTES = 2**20
-"""Content of a row, written in a transaction of its own: other writers wait only for that."""
+"""Content of a row; each is written in its own short transaction, so other writers wait less."""
 KEPT = timedelta(days=1)
 """Time after which a pack that no job names is deleted."""
 UPLOAD = timedelta(hours=1)
 """Time after which an upload that did not complete is deleted."""
 MAX_PACKS, MAX_BYTES = 500, 4 * 2**30
-"""Most packs of a person, and their bytes."""
+"""Most packs of a person, and most bytes of all of them."""
 MAX_UPLOADS = 8
-"""Most uploads of a person at once, so that their bytes exceed the limit by little."""
+"""Most concurrent uploads of a person: they limit by how much `MAX_BYTES` can be exceeded."""
 
 
 class PackUpload:
-    """One upload; nothing of it is kept unless `finish` returns."""
+    """One upload; its content is kept only if `finish` returns."""
 
     def __init__(self, context: Context, *, actor: Actor) -> None:
-        """Make room and begin.
+        """Make room and start the upload.
 
         Raises:
-            ConflictError: the person has too many packs, or too many uploads at once.
+            ConflictError: the person has too many packs, or too many concurrent uploads.
         """
         self._context, self._id = context, context.new_id()
         self._sha256, self._size, self._blocks = hashlib.sha256(), 0, 0
@@ -45,8 +45,8 @@ class PackUpload:
             begun = select(func.count()).where(mine, packs.c.digest.is_(None))
             if (connection.scalar(begun) or 0) >= MAX_UPLOADS:
                 raise ConflictError(
-                    f"{actor.name} has {MAX_UPLOADS} uploads that have not ended, the most at "
-                    "once; send it again when one has"
+                    f"{actor.name} has {MAX_UPLOADS} unfinished uploads, the most that are legal; "
+                    "send it again when one has ended"
                 )
             if number >= MAX_PACKS or size >= MAX_BYTES:
                 raise ConflictError(
@@ -74,7 +74,7 @@ class PackUpload:
         self._blocks += 1
 
     def finish(self, expected: str) -> PackView:
-        """Make it a pack, or keep the one of the same content that another upload made.
+        """Turn the upload into a pack, or keep the existing pack with the same content.
 
         Raises:
             InvalidRequestError: its content is empty, or has another digest.
@@ -100,23 +100,23 @@ class PackUpload:
         return PackView(digest=digest, size=self._size)
 
     def give_up(self) -> None:
-        """Delete what was stored, unless it has become a pack."""
+        """Delete the stored blocks, unless they have become a pack."""
         unfinished = (packs.c.id == self._id) & packs.c.digest.is_(None)
         with self._context.database.write() as connection:
             connection.execute(delete(packs).where(unfinished))
 
 
 def lock_digest(context: Context, connection: Connection, digest: str) -> None:
-    """Make other uploads of this content wait for the transaction; SQLite has one writer anyway."""
+    """Make other uploads of this content wait for the transaction; SQLite has only one writer."""
     if not context.database.is_sqlite:
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(digest))))
 
 
 def read_pack(context: Context, digest: str) -> PackView:
-    """Return a pack, which is then kept for another day: who finds it need not send it.
+    """Return a pack, and keep it for another day: the client need not upload it.
 
     Raises:
-        NotFoundError: there is none with this digest.
+        NotFoundError: no pack has this digest.
     """
     with context.database.write() as connection:
         size = _touched(context, connection, digest)
@@ -136,7 +136,7 @@ def check_pack(connection: Connection, digest: str) -> None:
 
 
 def name_pack(context: Context, connection: Connection, job_id: str, digest: str) -> None:
-    """Note that a job names a pack, which is kept as long as the job.
+    """Record that a job names a pack; the pack is kept as long as the job.
 
     Raises:
         InvalidRequestError: the server does not have it.
@@ -151,7 +151,7 @@ def content_of(context: Context, job_id: str) -> Iterator[bytes]:
     """Return the blocks of the pack that a job names; each is read when it is sent.
 
     Raises:
-        NotFoundError: the job names none.
+        NotFoundError: the job names no pack.
     """
     with context.database.read() as connection:
         named = select(job_packs.c.pack_id).where(job_packs.c.job_id == job_id)
@@ -170,7 +170,7 @@ def delete_unnamed(context: Context) -> None:
         packs.c.digest.is_(None) & (packs.c.named_at < now - UPLOAD),
     )
     with context.database.write() as connection:
-        # Locked, then looked at again: a job that names one at this moment keeps it, or finds none.
+        # Lock the rows, then re-check: a concurrent job keeps its pack, or finds it deleted.
         query = select(packs.c.id).where(old, unnamed).limit(4).with_for_update(skip_locked=True)
         ids = connection.scalars(query).all()
         connection.execute(delete(packs).where(packs.c.id.in_(ids), old, unnamed))
@@ -187,6 +187,6 @@ def _touched(context: Context, connection: Connection, digest: str) -> tuple[str
 def _unknown(digest: str) -> InvalidRequestError:
     return InvalidRequestError.at(
         "/program/code/pack",
-        f"pack={digest!r} is not on this server; `trainyard submit` uploads it, and one that no "
-        "job has named for a day is deleted",
+        f"pack={digest!r} is not on this server; `trainyard submit` uploads it. A pack that no job "
+        "has named for a day is deleted",
     )

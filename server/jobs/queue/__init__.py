@@ -1,1 +1,1 @@
-"""The jobs that wait: their groups, their order, and when they are expected to start."""
+"""The waiting jobs: their groups, their order, and their expected starts."""

@@ -1,4 +1,4 @@
-"""How long the next attempt of a queued job is expected to last, from the pace of former ones."""
+"""The expected duration of a queued job's next attempt, from the pace of former attempts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 MAX_CONSIDERED = 20
-"""Newest attempts of a job among which one that took steps with the same layout is searched."""
+"""Newest attempts of a job that are searched for one that took steps with the same layout."""
 HISTORY = 20
-"""Newest attempts of a training part from which the duration of a new job follows."""
+"""Newest attempts of a training part that determine the duration of a new job."""
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class QueuedLaunch(Protocol):
-    """What is read of a job that waits."""
+    """The fields of a waiting job that its expected duration depends on."""
 
     @property
     def id(self) -> str: ...
@@ -55,16 +55,16 @@ class Duration:
     """An expected duration."""
 
     seconds: float
-    """From placement to end."""
+    """Time from placement to end."""
     device: DeviceKind
-    """Kind of slot on which it holds."""
+    """Kind of slot for which it is valid."""
     device_name: str | None
-    """Name of that hardware; None where it is not known."""
+    """Name of that hardware; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Former(TypedRow):
-    """An attempt that trained and ended."""
+    """An ended attempt that trained."""
 
     table: ClassVar[Table] = attempts
     job_id: str
@@ -73,7 +73,7 @@ class _Former(TypedRow):
     outcome: Annotated[AttemptOutcome, attempts.c.outcome]
     device: DeviceKind
     hardware: Annotated[str | None, type_coerce(nodes.c.hardware, Text).label("hardware")]
-    """That of the node of its rank 0, as stored."""
+    """Hardware of the node of its rank 0, as stored."""
     start_step: int
     last_step: int
     created_at: datetime
@@ -91,9 +91,9 @@ class _Former(TypedRow):
         return (self.left_at - self.created_at).total_seconds()
 
     def seconds_of(self, steps: int) -> float:
-        """Return the time from placement to end with so many steps at its pace.
+        """Return the time from placement to end of a number of steps at the attempt's pace.
 
-        A step is wall time, saves and validation included, and the time to leave.
+        The time of a step is wall time, including saves, validation and the time to leave.
         """
         startup = (self.first_step_at - self.created_at).total_seconds()
         trained = (self.left_at - self.first_step_at).total_seconds()
@@ -115,11 +115,11 @@ _FORMER = (
 def expected_durations(
     connection: Connection, queued: Collection[QueuedLaunch]
 ) -> Mapping[str, Duration | None]:
-    """Return by job id how long launches are expected to last; None where nothing shows their pace.
+    """Return the expected durations of launches by job id; None if the pace is unknown.
 
-    A job that ran before lasts as its own newest attempt with the same layout shows, a new one as
-    those of the same training part do (docs/lifecycle.md, 5). Of a job that cannot be read no
-    duration is expected, nor where the layout of such an attempt cannot.
+    For a job that ran before, its own newest attempt with the same layout shows the pace; for a new
+    job, attempts of the same training part (docs/lifecycle.md, 5). An unreadable job has no
+    expected duration, nor has a job with an unreadable layout among these attempts.
 
     Args:
         connection: a transaction.
@@ -133,11 +133,11 @@ def expected_durations(
 def with_newer_history(
     connection: Connection, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Return which jobs have a training part of which an attempt has ended since a time.
+    """Return the ids of jobs with an attempt of their training part that ended since a time.
 
     Args:
         connection: a transaction.
-        waiting: what the pace of each follows from, by job id.
+        waiting: pace digests by job id.
         since: the time.
     """
     ended = select(attempts.c.pace_digest).distinct()
@@ -150,7 +150,7 @@ def with_newer_history(
 def _of_history(
     connection: Connection, queued: Collection[QueuedLaunch]
 ) -> dict[str, Duration | None]:
-    """Return how long jobs that never ran last, by the newest attempts of their training parts."""
+    """Return the durations of jobs that never ran, from attempts of their training parts."""
     digests = {each.pace_digest for each in queued} - {None}
     found: dict[str | None, list[_Former]] = {digest: [] for digest in digests}
     if not found:
@@ -161,7 +161,7 @@ def _of_history(
         attempts.c.pace_digest == part.c.digest, attempts.c.ended_at.is_not(None)
     )
     oldest = ended.order_by(attempts.c.ended_at.desc()).limit(1).offset(HISTORY - 1)
-    # Where fewer have ended, all of them count.
+    # If fewer have ended, all of them count.
     since = func.coalesce(oldest.correlate(part).scalar_subquery(), literal(_FIRST, UtcDateTime))
     limits = select(part.c.digest, since.label("since")).subquery("limits")
     newest = _FORMER.join(
@@ -174,7 +174,7 @@ def _of_history(
 
 
 def _of_new(queued: QueuedLaunch, former: Sequence[_Former]) -> Duration | None:
-    """Return how long a new job lasts.
+    """Return the expected duration of a new job.
 
     Args:
         queued: the job.
@@ -192,7 +192,7 @@ def _of_new(queued: QueuedLaunch, former: Sequence[_Former]) -> Duration | None:
 
 
 def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
-    """Return how long a job of a spec would last, were it submitted now."""
+    """Return the expected duration of a job if its spec were submitted now."""
     of_part = _FORMER.where(attempts.c.pace_digest == pace_digest(spec))
     newest = of_part.order_by(attempts.c.ended_at.desc(), attempts.c.id.desc()).limit(HISTORY)
     try:
@@ -202,10 +202,15 @@ def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
 
 
 def _shown_by(former: Sequence[_Former], layout: Layout, steps: int | None) -> Duration | None:
-    """Return how long so many steps last as former attempts show, the newest first.
+    """Return the duration of a number of steps (None: a whole job) from former attempts.
+
+    Args:
+        former: attempts, the newest first.
+        layout: only attempts with this layout count.
+        steps: the number of steps; None if unknown.
 
     Raises:
-        UnreadableError: the layout of one cannot be read.
+        UnreadableError: the layout of an attempt cannot be read.
     """
     same = [
         each
@@ -231,7 +236,7 @@ def _shown_by(former: Sequence[_Former], layout: Layout, steps: int | None) -> D
 def _of_own_attempts(
     connection: Connection, queued: Collection[QueuedLaunch]
 ) -> dict[str, Duration | None]:
-    """Return how long jobs that ran before last, by their own newest attempts."""
+    """Return the durations of jobs that ran before, from their own newest attempts."""
     former: dict[str, list[_Former]] = {each.id: [] for each in queued}
     if not former:
         return {}
@@ -259,7 +264,7 @@ def _of_again(
     former: Sequence[_Former],
     newest: ParentCheckpoint | None,
 ) -> Duration | None:
-    """Return how long a launch is expected to last.
+    """Return the expected duration of the next launch of a job that ran before.
 
     Args:
         connection: a transaction.

@@ -1,4 +1,4 @@
-"""`/queue`: the jobs that wait, in their order, and when they are expected to start."""
+"""`/queue`: the waiting jobs in their order, and their expected starts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _forecaster_of(request: Request) -> Forecaster:
 Forecasts = Annotated[Forecaster, Depends(_forecaster_of)]
 
 
-@router.get("/queue", response_model=Page[QueueEntry], summary="The jobs that wait, in order")
+@router.get("/queue", response_model=Page[QueueEntry], summary="The waiting jobs, in order")
 def list_(
     context: ServerContext,
     forecasts: Forecasts,
@@ -55,7 +55,7 @@ def list_(
 ) -> Response:
     """List the queue: position, priority, reason, and expected start of the first jobs.
 
-    A page begins after the last job of the page before, also when that one has started since.
+    A page starts after the last job of the previous page, even if that job has started since.
     """
     with context.database.read() as connection:
         order = read_order(connection)
@@ -76,7 +76,7 @@ def list_(
     "/jobs/{job_id}/queue", response_model=QueuePlace, summary="The place of a job in the queue"
 )
 def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Response:
-    """Return position, reason and expected start; without an entry where the job does not wait."""
+    """Return position, reason and expected start; `entry` is null if the job does not wait."""
     with context.database.read() as connection:
         check_job(connection, job_id)
         order = read_order(connection)
@@ -137,7 +137,7 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
 
 
 def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEntry:
-    """Return the view of a job; a forecast does not reach those far behind."""
+    """Return the view of a job; a forecast omits jobs far back in the queue."""
     start, why, before = None, TOO_FAR_BACK, None
     if row.demand is None:
         why = NOT_CONSIDERED

@@ -1,4 +1,4 @@
-"""The forecast of the queue that a server process keeps for some seconds."""
+"""The forecast of the queue, which a server process caches for some seconds."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from server.jobs.queue.scheduling_queue import GroupedJob
 FORECAST_KEPT = timedelta(seconds=5)
 """Age up to which one forecast of the queue answers every request."""
 FORECAST_SECONDS = 0.5
-"""Time after which a forecast begins no further round; a round of 50 demands on 1,000 nodes takes
+"""Time after which a forecast starts no further round; a round of 50 demands on 1,000 nodes takes
 0.2 s."""
 
 
 class Forecaster:
-    """The forecasts of one server process, one at a time; that of the queue serves some seconds.
+    """The forecasts of one server process, computed one at a time; the queue's is cached.
 
-    Requests share the threads that heartbeats need, and a forecast of a large cluster is costly. So
-    those that come together wait for one result, and no transaction is open meanwhile.
+    Requests share their threads with heartbeats, and a forecast of a large cluster is costly. So
+    concurrent requests wait for one result, and no transaction is open during the computation.
     """
 
     def __init__(self, context: Context) -> None:
@@ -42,7 +42,7 @@ class Forecaster:
         self._kept: tuple[datetime, Forecast] | None = None
 
     def of_queue(self) -> Forecast:
-        """Return what was expected of the first jobs at most `FORECAST_KEPT` ago."""
+        """Return the forecast of the head of the queue, at most `FORECAST_KEPT` old."""
         with self._lock:
             now = self._context.now()
             if self._kept is not None and timedelta() <= now - self._kept[0] < FORECAST_KEPT:
@@ -54,7 +54,7 @@ class Forecaster:
             return found
 
     def with_candidate(self, candidate: QueuedJob, key: QueueKey) -> Forecast:
-        """Return what is expected now of the first jobs, and of a candidate at its place."""
+        """Forecast the head of the queue now, with a candidate at its position."""
         with self._lock:
             now = self._context.now()
             with self._context.database.read() as connection:
@@ -84,14 +84,14 @@ class _Head(GroupedJob):
 
     @property
     def key(self) -> QueueKey:
-        """Its place in the order."""
+        """Its position in the order."""
         assert self.queued_at is not None, "a queued job has the time at which it was queued"
         return QueueKey(self.priority, self.tag, self.queued_at, self.id)
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What a forecast reads."""
+    """The inputs of a forecast."""
 
     heads: Sequence[_Head]
     """The first jobs of groups, in the order of the queue."""
@@ -100,7 +100,7 @@ class _Inputs:
 
     @classmethod
     def read(cls, connection: Connection, now: datetime, *, candidate: str | None = None) -> Self:
-        """Return them as they are now; `candidate` is the project of a job to be compared."""
+        """Read the inputs as of now; `candidate` is the project of a job to compare."""
         order = read_order(connection, candidate=candidate)
         first = order.first(FORECAST_JOBS, order.line.c.demand.is_not(None))
         heads = _Head.all(

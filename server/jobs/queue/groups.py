@@ -1,8 +1,8 @@
 """The groups of the queue: jobs with equal demands, which enter and leave them.
 
-Jobs of a project with a quota, which is part of why they wait, form groups of their own. Jobs of a
-group wait for the same reason, which is stored once: a round writes as much for ten thousand queued
-jobs as for ten. The group of a job is recorded when the job enters the queue.
+All jobs of a group wait for the same reason, which is stored once: a round writes as much for ten
+thousand queued jobs as for ten. Projects with a quota have groups of their own, because the quota
+is part of the reason. The group of a job is stored when the job enters the queue.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from trainyard.spec.layout import Layout
 logger = logging.getLogger(__name__)
 
 GROUPED_AT_ONCE = 500
-"""Jobs that one round assigns to groups; each is parsed whole."""
+"""Most jobs that one round assigns to groups; each is parsed in full."""
 PUT_OFF_FOR = timedelta(seconds=15)
-"""Pause before another look at a job that cannot start yet for a reason that no slot removes."""
+"""Pause before a round reconsiders a job that waits for something other than slots."""
 _DURATION: dict[str, Any] = {
     "lasts_seconds": bindparam("seconds"),
     "lasts_on": bindparam("on"),
@@ -65,7 +65,7 @@ _DURATION: dict[str, Any] = {
 }
 """Columns of an expected duration."""
 Waiting = tuple[str, datetime | None, str]
-"""A job, the time at which it was queued, and why it waits."""
+"""Id of a job, the time at which it was queued, and why it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class NewJob(TypedRow):
 
 
 def lasts_of(seconds: float | None) -> timedelta | None:
-    """Return an expected duration as it is stored."""
+    """Return the timedelta of a stored expected duration."""
     return None if seconds is None else expected_time(seconds)
 
 
@@ -115,11 +115,11 @@ def demand_of_shape(shape: str) -> Demand:
 def demand_of(
     submitted: JobSpec, overrides: Overrides, layout: Layout, *, bound: str | None
 ) -> Demand:
-    """Return what a launch needs.
+    """Return the demand of a launch.
 
     Args:
         submitted: the job's spec.
-        overrides: the launch's differences from it.
+        overrides: the launch's differences from the spec.
         layout: the launch's layout.
         bound: UUID of the storage that holds its checkpoint.
     """
@@ -138,10 +138,10 @@ def demand_of(
 
 
 def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozenset[str]:
-    """Assign jobs that have just come into the queue to their group, and return their ids.
+    """Assign newly queued jobs to their groups, and return their ids.
 
-    A grouped job has the reason of its group and none of its own. One that cannot be read is put
-    off, with its error as the reason.
+    A grouped job has the reason of its group and none of its own. An unreadable job is put off,
+    with its error as the reason.
 
     Args:
         context: the server's surroundings.
@@ -163,7 +163,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         return frozenset()
     found: list[tuple[NewJob, Demand]] = []
     unreadable: list[Waiting] = []
-    # By id, as every statement that locks several jobs: no two wait crosswise.
+    # By id, like every statement that locks several jobs: no two deadlock.
     for row in sorted(rows, key=lambda row: str(row.id)):
         try:
             found.append((row, demand_of_new(row)))
@@ -177,7 +177,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         for row, demand in found:
             project = row.project if row.project in with_quota else None
             group = groups.get((project, demand))
-            if group is None:  # one for each different demand: `astuple` copies it whole
+            if group is None:  # once for each distinct demand: `astuple` makes a deep copy
                 shape = astuple(demand)
                 group = {"key": group_key(project, shape), "shape": shape, "slots": demand.slots}
                 groups[project, demand] = group
@@ -211,15 +211,15 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
 def learn_durations(
     context: Context, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Store durations of waiting jobs without one that former attempts show by now.
+    """Store the expected durations of waiting jobs if attempts that ended recently show them.
 
     Args:
         context: the server's surroundings.
-        waiting: what the pace of each follows from, by id: a hundred jobs or so.
-        since: when that was last looked at.
+        waiting: pace digests by job id, of about a hundred jobs without a duration.
+        since: time of the last check.
 
     Returns:
-        The ids of those that have one now.
+        The ids of the jobs that have a duration now.
     """
     if not waiting:
         return ()
@@ -242,7 +242,7 @@ def learn_durations(
 
 
 def _duration_values(duration: Duration | None) -> dict[str, Any]:
-    """Return what a statement with `_DURATION` sets."""
+    """Return the parameters of a statement with `_DURATION`."""
     if duration is None:
         return {"seconds": None, "on": None, "on_name": None}
     return {
@@ -253,16 +253,16 @@ def _duration_values(duration: Duration | None) -> dict[str, Any]:
 
 
 def put_off(context: Context, connection: Connection, waiting: Iterable[Waiting]) -> None:
-    """Take queued jobs out of the queue for a while, so that they keep no slots from others."""
+    """Take queued jobs out of the queue for a while, so that they do not block slots."""
     take_out(context, connection, waiting, not_before=context.now() + PUT_OFF_FOR)
 
 
 def take_out(
     context: Context, connection: Connection, waiting: Iterable[Waiting], **values: object
 ) -> None:
-    """Take queued jobs out of their groups, each with a reason of its own.
+    """Take queued jobs out of their groups, each with its own reason.
 
-    A job that was queued anew since it was read stays. Live views get a notice of a reason once.
+    A job that was queued again since it was read stays. Live views get one notice of a reason.
 
     Args:
         context: the server's surroundings.
@@ -285,7 +285,7 @@ def take_out(
 
 
 def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
-    """Return the condition that a job is queued since the time at which it was read."""
+    """Return the condition that a job is still queued since the given time."""
     queued = jobs.c.state == JobState.QUEUED
     return and_(jobs.c.id == job_id, queued, jobs.c.queued_at == queued_at)
 
@@ -293,13 +293,13 @@ def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
 def forget_groups(context: Context) -> int:
     """Delete groups without a queued job, and return their number.
 
-    A job may enter such a group at the same time, through a scheduler that took over or a change of
+    A job may enter such a group concurrently, through a scheduler that took over or a change of
     its project; it loses the group here and gets it again in the next round.
     """
     members = select(jobs.c.demand).where(GROUPED)
     empty = select(demands.c.key).where(demands.c.key.not_in(members)).order_by(demands.c.key)
     with context.database.write() as connection:
-        # Locked by key, as `store_groups` does it: no two wait crosswise.
+        # Locked in the order of the keys, as in `store_groups`: no two deadlock.
         locked = empty.with_for_update()
         forgotten = connection.execute(delete(demands).where(demands.c.key.in_(locked)))
         lost = jobs.c.demand.not_in(select(demands.c.key))
@@ -308,7 +308,7 @@ def forget_groups(context: Context) -> int:
 
 
 def demand_of_new(row: NewJob) -> Demand:
-    """Return what a job without a group needs.
+    """Return the demand of a job without a group.
 
     Raises:
         UnreadableError: another version wrote the spec or the launch.
@@ -317,15 +317,15 @@ def demand_of_new(row: NewJob) -> Demand:
     if row.pending is None:
         raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")
     pending = row.pending.read(f"launch of job {row.id}")
-    # A job that saved, or that starts from a checkpoint, is bound to the storage that holds it.
+    # A job with a checkpoint, saved by it or by its origin, is bound to the checkpoint's storage.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
     demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound)
-    # A retry waits for no spare node: the one that it would wait for may be broken.
+    # A retry does not wait for spare nodes: the missing one may be broken.
     return replace(demand, spare_nodes=0) if pending.cause == AttemptCause.RETRY else demand
 
 
 def _leave_values(row: NewJob) -> dict[str, float | None]:
-    """Return when the next attempt of a job that can be read leaves, and how long that takes."""
+    """Return the bound of a readable job's next attempt, and the time that it takes to leave."""
     assert row.pending is not None, "its demand is known"
     pending = row.pending.read(f"launch of job {row.id}")
     spec = pending.overrides.apply_but_schedule(row.spec.read(f"spec of job {row.id}"))

@@ -1,4 +1,4 @@
-"""The heads of the queue: the jobs that a round considers, and why they wait."""
+"""The heads of the queue: the jobs that a round considers, and the reasons why they wait."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
 from trainyard.protocol.states import JobState
 
 FIRST_AT_ONCE = 500
-"""First jobs of the queue that a round considers, whatever their groups: most that it places."""
+"""First jobs of the queue that a round considers, regardless of their groups; it places no more."""
 NOTIFIED = 20
-"""First jobs of a group whose live views get a notice of a changed reason; others poll."""
+"""First jobs of a group: their live views get a notice of a changed reason; others poll."""
 
 HEADS_AT_ONCE = 1000
-"""Most jobs that a round considers of many groups behind these, but one of each group."""
+"""Most further jobs that a round considers of all groups together, but at least one of each."""
 GROUP_AT_ONCE = 100
-"""Most jobs of a group that a round considers behind these."""
+"""Most further jobs that a round considers of one group."""
 
 DEMANDS_AT_ONCE = 200
-"""Most different demands that a round considers, some milliseconds each on 1,000 nodes. Where more
-wait, rounds take turns with them: one of all would outlast the lead."""
+"""Most different demands that a round considers; each takes some milliseconds on 1,000 nodes. If
+more wait, rounds take turns with them: a round of all would outlast the lead."""
 FIRST_DEMANDS = 50
-"""Of these, the first ones in the order of the queue that may keep nodes, which each round
-considers: a job keeps its nodes in those rounds alone. Others that keep none must not fill them."""
+"""Demands that every round considers: the first ones in the order of the queue that may keep nodes.
+A job keeps its nodes only in rounds that consider it. Demands that keep none come last."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class Heads:
     reasons: Mapping[str, str | None]
     """Why each group waits, as stored."""
     cut: frozenset[str]
-    """Ids of the last jobs of groups that hold more jobs than are here."""
+    """Ids of the last rows of groups that have more jobs than rows here."""
     complete: int
-    """How many of the first rows are decided in any case, as `decide` has it."""
+    """Number of first rows that are decided in any case, an argument of `decide`."""
     demands: Set[str]
-    """All demands that wait, also those of which no job is here."""
+    """All waiting demands, also those without a row here."""
     next_turn: int | None
-    """Where the demands of the next round begin; None where all are here."""
+    """Index of the next round's first demand; None if all are here."""
     shares: Mapping[str, ProjectShare]
-    """What each project holds and may hold."""
+    """Held and largest slots of each project."""
 
 
 def read_heads(
@@ -65,13 +65,13 @@ def read_heads(
     with_quota: Collection[str],
     free_slots: int,
 ) -> Heads:
-    """Return the first jobs of the queue and of each group, one more than could find a slot.
+    """Return the first jobs of the queue and of each group: one more than there are free slots.
 
-    Of many jobs fewer are returned; what is left out is placed by later rounds.
+    Limits apply to long queues; later rounds place the rest.
 
     Args:
         connection: a transaction.
-        queue: the jobs as they were known; updated here.
+        queue: the jobs as last known; it is updated.
         sizes: number of the jobs of each group.
         with_quota: the projects that have a quota.
         free_slots: free slots of the cluster; no job needs fewer than one.
@@ -94,14 +94,14 @@ def read_heads(
 def tagged(
     queue: SchedulingQueue, heads: Heads, *, holdings: Sequence[Holding]
 ) -> tuple[Sequence[QueuedJob], Sequence[Holding]]:
-    """Return the heads as they are placed, and what attempts hold, with tags where they matter.
+    """Return the heads for placement, and the holdings, with tags if they matter.
 
-    Tags decide which jobs those give way to that were backfilled on an estimate alone.
+    Tags decide which jobs an attempt gives way to that was backfilled on an estimate alone.
 
     Args:
         queue: the jobs.
-        heads: the first ones of them.
-        holdings: what attempts hold.
+        heads: the first jobs of the queue.
+        holdings: held slots of attempts.
     """
     jobs = [row.queued for row in heads.rows]
     if not any(holding.overtook_at for holding in holdings):
@@ -126,7 +126,7 @@ def tagged(
 def _in_turn(
     different: Collection[str], queue: SchedulingQueue
 ) -> tuple[Collection[str], int | None]:
-    """Return the demands that a round considers, and where those of the next round begin."""
+    """Return the demands that a round considers, and the index of the next round's first one."""
     if len(different) <= DEMANDS_AT_ONCE:
         return different, None
     first = {*sorted(different, key=queue.keeping_none.__contains__)[:FIRST_DEMANDS]}
@@ -137,7 +137,7 @@ def _in_turn(
 
 
 def note_turn(queue: SchedulingQueue, heads: Heads, decisions: Decisions) -> None:
-    """Note in the queue what the demands of the next round follow from."""
+    """Store in the queue the state that decides the demands of the next round."""
     if heads.next_turn is None:
         queue.keeping_none.clear()
         return
@@ -154,19 +154,19 @@ def note_turn(queue: SchedulingQueue, heads: Heads, decisions: Decisions) -> Non
 def explain(
     context: Context, heads: Heads, waiting: Mapping[str, str], *, new: Collection[str]
 ) -> None:
-    """Store changed reasons, one a group, and notify live views.
+    """Store changed reasons, one for each group, and notify live views.
 
     Args:
         context: the server's surroundings.
         heads: the next jobs of each group.
-        waiting: why some of them wait, by job id.
+        waiting: reasons of waiting jobs, by job id.
         new: ids of jobs that entered the queue in this round; each gets a notice.
     """
     waits: dict[str, list[str]] = {}
     for row in heads.rows:
         if row.id in waiting:
             waits.setdefault(row.group, []).append(row.id)
-    # That of the first one: the others may be behind a quota that it is within.
+    # The reason of the first job: later ones may wait for a quota that it does not exceed.
     reasons = {group: waiting[job_ids[0]] for group, job_ids in waits.items()}
     changed = {
         group: reason for group, reason in reasons.items() if reason != heads.reasons.get(group)

@@ -1,9 +1,9 @@
 """The order of the queue: priority, then the project with the fewest slots for its weight.
 
-Within a priority the next job is that of the project that holds the fewest slots for its weight,
-where jobs of the project that are ahead count as if they held theirs; then the oldest. As one sort
-key: (slots held by the project + slots that its jobs ahead take) / weight. The keys of a project's
-jobs rise, so that sorting by them is the same as choosing the next job again and again.
+Within a priority, the next job belongs to the project with the fewest slots for its weight; jobs of
+the project that are ahead count as if they held their slots. Of equal ones, the oldest is next. The
+sort key is a tag: (slots held by the project + slots of its jobs ahead) / weight. The tags of a
+project's jobs rise, so a sort by them gives the same order as repeated choices of the next job.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
 WAITS = jobs.c.state == JobState.QUEUED
-"""The condition of the jobs that wait."""
+"""The condition of waiting jobs."""
 GROUPED = WAITS & jobs.c.demand.is_not(None)
-"""The condition of those that the scheduler considers for slots."""
+"""The condition of waiting jobs that the scheduler considers for slots."""
 ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 """The order of the jobs of one project."""
 _ONLINE = select(func.sum(nodes.c.slots)).where(nodes.c.offline_since.is_(None))
@@ -47,10 +47,10 @@ _PROJECTS = select(projects.c.name, projects.c.weight, projects.c.max_slots)
 _LARGEST = (projects.c.max_slots, _ONLINE.scalar_subquery())
 _CAN_START = and_(*(or_(most.is_(None), demands.c.slots <= most) for most in _LARGEST))
 _COUNTED = case((_CAN_START, demands.c.slots), else_=0)
-"""Slots that a job adds to the tags of those behind it in its project, those of its spare nodes
-included; the query joins its group. One that cannot start adds none, or it would keep them behind
-all other projects: it is in no group, so it is not considered for slots, or is larger than the
-project's `max_slots` or than all nodes that are online."""
+"""Slots that a job adds to the tags of later jobs of its project, spare nodes included; the query
+joins its group. A job that cannot start adds none, or it would hold its project back behind all
+others. Such a job is in no group, so it is not considered for slots, or it is larger than the
+project's `max_slots` or than all online nodes."""
 _COLUMNS = (
     jobs.c.id,
     jobs.c.priority,
@@ -58,29 +58,29 @@ _COLUMNS = (
     jobs.c.demand,
 )
 TAG: ColumnElement[float] = literal_column("line.tag", Float)
-"""Slots for its weight that the project of a job holds in its turn; of `QueueOrder.line`."""
+"""The tag of a job, a column of `QueueOrder.line`."""
 
 TOKEN = r"^[0-9]{3}[0-9a-f]{16}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
-"""Priority above the lowest, the tag as a double in hexadecimal, microseconds since 1970 at which
-it was queued, and id."""
+"""Priority above the lowest, tag as a hexadecimal double, time at which it was queued in
+microseconds since 1970, and id."""
 _LAST_ID = "z" * 26
-"""Sorts behind the id of every job."""
+"""Sorts after the id of every job."""
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class QueueKey:
-    """What the queue is sorted by: higher priorities, lower tags, earlier times, then ids."""
+    """The sort key of the queue: higher priorities, lower tags, earlier times, then ids."""
 
     priority: int
     tag: float
-    """Slots for its weight that its project holds in its turn; 0 while one project waits."""
+    """Slots of its project at its turn, divided by the weight; 0 while only one project waits."""
     queued_at: datetime
     id: str
 
     @classmethod
     def parse(cls, token: str) -> Self:
-        """Return the key that a page token holds."""
+        """Return the key in a page token."""
         priority, tag, since, job_id = token[:3], token[3:19], token[19:35], token[35:]
         queued_at = _UNIX_EPOCH + timedelta(microseconds=int(since))
         (number,) = struct.unpack(">d", bytes.fromhex(tag))
@@ -88,22 +88,22 @@ class QueueKey:
 
     @property
     def token(self) -> str:
-        """The key as a page token holds it."""
+        """The key as a page token."""
         since = (self.queued_at - _UNIX_EPOCH) // timedelta(microseconds=1)
         tag = struct.pack(">d", self.tag).hex()
         return f"{self.priority - LOWEST_PRIORITY:03}{tag}{since:016}{self.id}"
 
     @property
     def rank(self) -> tuple[int, float, datetime, str]:
-        """The key as a value that sorts."""
+        """The key as a sortable value."""
         return -self.priority, self.tag, self.queued_at, self.id
 
 
 class ProjectShare(NamedTuple):
-    """What the order takes from a project; a round makes one for each."""
+    """The values of a project that the order uses; a round makes one for each project."""
 
     held: int = 0
-    """Slots of its jobs that start, run or stop."""
+    """Slots of its starting, running and stopping jobs."""
     weight: float = 1.0
     largest: float = math.inf
     """Most slots of a job that can start."""
@@ -111,12 +111,12 @@ class ProjectShare(NamedTuple):
 
 @dataclass(frozen=True)
 class QueueOrder:
-    """The jobs that wait, in the order in which they get slots."""
+    """The waiting jobs, in the order in which they get slots."""
 
     line: Subquery
     """Their ids and sort keys, under the name `line`; joined to `jobs` by the id."""
     is_fair: bool
-    """Whether several projects wait."""
+    """Whether jobs of several projects wait."""
 
     @property
     def by(self) -> tuple[ColumnElement[Any], ...]:
@@ -125,11 +125,11 @@ class QueueOrder:
         return line.priority.desc(), line.tag, line.queued_at, line.id
 
     def first(self, limit: int, *condition: ColumnElement[bool]) -> QueueOrder:
-        """Return the first jobs that meet some conditions; what is read of a job is read of these.
+        """Return the order of the first jobs that meet conditions; queries then read only these.
 
         Args:
             limit: most jobs.
-            condition: on columns of `line`.
+            condition: conditions on columns of `line`.
         """
         chosen = select(self.line).where(*condition).order_by(*self.by).limit(limit)
         return replace(self, line=chosen.subquery("line"))
@@ -147,12 +147,12 @@ class QueueOrder:
 def read_order(connection: Connection, *, candidate: str | None = None) -> QueueOrder:
     """Return the order of the queue now.
 
-    While the jobs of one project wait, the order is that of their arrival, which reads the index
-    alone and sums up nothing.
+    While only one project has waiting jobs, they are in the order of arrival: the query reads only
+    the index and sums up nothing.
 
     Args:
         connection: a transaction.
-        candidate: the project of a job that is compared with those that wait.
+        candidate: the project of a job to compare with the waiting ones.
     """
     waiting = select(jobs.c.project).where(WAITS).distinct().limit(2)
     several = {*connection.scalars(waiting), *([candidate] if candidate else [])}
@@ -162,7 +162,7 @@ def read_order(connection: Connection, *, candidate: str | None = None) -> Queue
 
 
 def read_shares(connection: Connection) -> Mapping[str, ProjectShare]:
-    """Return by project what the order of its jobs follows from."""
+    """Return the values of each project that the order uses, by name."""
     held, online = held_slots(connection), connection.scalar(_ONLINE)
     most = math.inf if online is None else online
     return {
@@ -181,7 +181,7 @@ def key_of_candidate(
     priority: int,
     now: datetime,
 ) -> QueueKey:
-    """Return the key that a job of a project would have, were it queued now."""
+    """Return the key of a job of a project if it were queued now."""
     if not order.is_fair:
         return QueueKey(priority, 0.0, now, _LAST_ID)
     of_project = jobs.c.project == project
@@ -204,7 +204,7 @@ def _arrival_line() -> Subquery:
 
 
 def _fair_line() -> Subquery:
-    """Return the jobs with their tags."""
+    """Return the waiting jobs with their tags."""
     slots = func.sum(HELD_SLOTS).label("slots")
     held = select(jobs.c.project, slots).where(HOLDS).group_by(jobs.c.project).subquery("held")
     ahead = func.sum(_COUNTED).over(partition_by=jobs.c.project, order_by=ARRIVAL, rows=(None, -1))

@@ -1,4 +1,4 @@
-"""Reads of the queue: the jobs that wait, in pages, and how many are ahead of one."""
+"""Reads of the queue: waiting jobs in pages, and positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.jobs.queue.order import TAG, QueueKey, QueueOrder
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob(TypedRow):
-    """A job that waits."""
+    """A waiting job."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -34,7 +34,7 @@ class WaitingJob(TypedRow):
 
     @property
     def key(self) -> QueueKey:
-        """Its place in the order."""
+        """Its position in the order."""
         assert self.queued_at is not None, "a queued job has the time at which it was queued"
         return QueueKey(self.priority, self.tag, self.queued_at, self.id)
 
@@ -50,14 +50,14 @@ def read_waiting(
 
 
 def find_waiting(connection: Connection, order: QueueOrder, job_id: str) -> WaitingJob | None:
-    """Return a job that waits; None where it does not."""
+    """Return a waiting job; None if the job does not wait."""
     line = order.line
     query = WaitingJob.select().join(line, line.c.id == jobs.c.id).where(jobs.c.id == job_id)
     return WaitingJob.one_or_none(connection, query)
 
 
 def count_up_to(connection: Connection, order: QueueOrder, key: QueueKey) -> tuple[int, int]:
-    """Return how many jobs wait up to a key, that of the key included, and how many in groups.
+    """Return the number of waiting jobs up to and including a key, and how many are in groups.
 
     Only jobs in groups are forecast.
     """

@@ -1,9 +1,9 @@
 """The scheduling queue: the jobs in groups and their order, kept in memory by the leader.
 
-A round reads what has changed since the last one. Jobs enter groups through the leader alone, and
-move to others where their project gets its first quota or loses its last one; the leader reads all
-jobs of such a project. So its copy of a group has all jobs of that group, and where the table
-counts as many, the same ones. Where it counts fewer, some have left.
+A round reads the changes since the last one. Jobs enter groups only through the leader. They change
+groups when their project gets its first quota or loses its last one; the leader then reads all jobs
+of the project. So its copy of a group lacks no job of that group. If the table counts as many jobs,
+the copy is exact; if it counts fewer, some have left.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class GroupedJob(TypedRow):
     attempt: int
     pace_digest: str | None
     slots: Annotated[int, demands.c.slots]
-    """Slots that it takes, those of its spare nodes included."""
+    """Its slots, those of its spare nodes included."""
     group: Annotated[str, jobs.c.demand.label("group")]
     shape: Annotated[str, type_coerce(demands.c.shape, Text).label("shape")]
     """Its demand, as stored."""
 
     @property
     def queued(self) -> QueuedJob:
-        """The job, as it is placed."""
+        """The job as placement reads it."""
         return QueuedJob(
             self.id,
             self.name,
@@ -73,7 +73,7 @@ class GroupedJob(TypedRow):
 READ_AT_ONCE = 1000
 """Most values that one query lists; SQLite allows some 32,000."""
 _Place = tuple[int, int, datetime | None, str, GroupedJob]
-"""The priority of a job, negated; the slots that are counted ahead of it in its project; when it
+"""The negated priority of a job; the slots counted ahead of it in its project; the time at which it
 was queued; its id; and the job."""
 _Turn = tuple[int, float, datetime | None, str, GroupedJob, Sequence[_Place], ProjectShare, int]
 """The rank of a job in the queue; the job; and the places of its project with the job's index."""
@@ -83,7 +83,7 @@ class _Line:
     """The jobs of one project by arrival, each with the slots that are counted ahead of it."""
 
     def __init__(self, rows: Iterable[GroupedJob], largest: float) -> None:
-        """Sort the jobs; one with more than `largest` slots counts as none."""
+        """Sort the jobs; a job with more than `largest` slots counts as 0 slots."""
         self.largest = largest
         self.all: list[_Place] = []
         self.by_group: defaultdict[str, list[_Place]] = defaultdict(list)
@@ -96,7 +96,7 @@ class _Line:
         self.slots = ahead
 
     def slots_ahead(self, priority: int, queued_at: datetime | None, job_id: str) -> int:
-        """Return the slots that are counted ahead of a job, which need not be here."""
+        """Return the slots counted ahead of a job; the job need not be in this line."""
         own = -priority, queued_at, job_id
         index = bisect_left(self.all, own, key=lambda place: (place[0], *place[2:4]))
         return self.all[index][1] if index < len(self.all) else self.slots
@@ -107,9 +107,9 @@ class SchedulingQueue:
 
     def __init__(self) -> None:
         self.turn = 0
-        """Where the demands of a round begin, behind the first ones, while it considers some."""
+        """Index of the next round's first demand behind the first ones, while rounds take turns."""
         self.keeping_none: set[str] = set()
-        """Demands of which no job kept nodes or started when such a round last considered them."""
+        """Demands without a started job or kept nodes when such a round last considered them."""
         self._entered: set[str] = set()
         self._jobs: dict[str, GroupedJob] = {}
         self._groups: defaultdict[str, set[str]] = defaultdict(set)
@@ -122,7 +122,7 @@ class SchedulingQueue:
         self._entered.update(job_ids)
 
     def leave(self, job_ids: Iterable[str]) -> None:
-        """Forget jobs that have left their groups; one that has not comes back with `update`."""
+        """Forget jobs that left their groups; `update` restores any that are still in a group."""
         for job_id in job_ids:
             row = self._jobs.pop(job_id, None)
             if row is None:
@@ -136,14 +136,14 @@ class SchedulingQueue:
                 del self._projects[row.project]
 
     def clear(self) -> None:
-        """Forget all jobs: which of them have entered groups is not known."""
+        """Forget all jobs, when it is unknown which jobs have entered groups."""
         self._entered.clear()
         self.leave(list(self._jobs))
 
     def update(
         self, connection: Connection, sizes: Mapping[str, int], *, with_quota: Collection[str]
     ) -> None:
-        """Read what has changed.
+        """Read the changes since the last update.
 
         Args:
             connection: a transaction.
@@ -175,12 +175,12 @@ class SchedulingQueue:
         """Return the first jobs of the queue and of each group, in the order of the queue.
 
         Args:
-            shares: what projects hold and may hold.
-            limit: first jobs of the queue, whatever their groups.
-            of_group: first jobs of each group.
+            shares: held and largest slots of projects.
+            limit: number of first jobs of the queue, regardless of their groups.
+            of_group: number of first jobs of each group.
 
         Returns:
-            The jobs, and how many of them are the first of the queue without a gap.
+            The jobs, and how many of them form the head of the queue without a gap.
         """
         sharing = {project: shares.get(project, ProjectShare()) for project in self._projects}
         lines = [(self._line(project, share), share) for project, share in sharing.items()]
@@ -207,13 +207,13 @@ class SchedulingQueue:
         job_id: str,
         held: int = 0,
     ) -> float:
-        """Return the tag of a job that waits, or of one that runs, as if it were still waiting.
+        """Return the tag of a waiting job, or of a running one as if it still waited.
 
         Args:
             project: name of its project.
-            share: what the project holds and may hold.
+            share: held and largest slots of the project.
             priority: its priority.
-            queued_at: since when it waits.
+            queued_at: the time at which it was queued.
             job_id: its id.
             held: slots that it holds itself.
         """
@@ -229,7 +229,7 @@ class SchedulingQueue:
         return line
 
     def _read(self, connection: Connection, job_ids: Collection[str]) -> None:
-        """Read jobs anew; those that are in no group by now stay as they are."""
+        """Read jobs again; jobs that are no longer in a group are not changed."""
         query = GroupedJob.select().join(demands, demands.c.key == jobs.c.demand).where(GROUPED)
         for some in _parts(list(job_ids)):
             rows = GroupedJob.all(connection, query.where(jobs.c.id.in_(some)))
@@ -241,34 +241,34 @@ class SchedulingQueue:
 
 
 def group_sizes(connection: Connection) -> dict[str, int]:
-    """Return the number of jobs of each group, from the index alone."""
+    """Return the number of jobs of each group; only the index is read."""
     size = func.count().label("size")
     grouped = select(jobs.c.demand, size).where(GROUPED).group_by(jobs.c.demand)
     return {row.demand: row.size for row in connection.execute(grouped)}
 
 
 def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the values, as many at once as a query lists."""
+    """Yield the values in parts that fit into one query."""
     for first in range(0, len(values), READ_AT_ONCE):
         yield values[first : first + READ_AT_ONCE]
 
 
 def _turns(lines: Iterable[tuple[Sequence[_Place], ProjectShare]], limit: int) -> list[_Turn]:
-    """Return the first turns of the jobs of some projects, in the order of the queue.
+    """Return the first turns of some projects' jobs, in the order of the queue.
 
-    A heap has the next turn of each project. `heapq.merge` would give the same; its generators, one
-    a project, cost more than the few turns that most projects get.
+    A heap has the next turn of each project. `heapq.merge` gives the same result, but its
+    generators, one for each project, cost more than the few turns that most projects get.
 
     Args:
-        lines: places of jobs of each project, in their order, and what the project holds.
+        lines: sorted places of each project's jobs, and the project's share.
         limit: most turns.
     """
-    heap: list[_Turn] = [  # as `_turn` with the index 0, without a call for each project
+    heap: list[_Turn] = [  # like `_turn` with index 0, without a call for each project
         (first[0], (share.held + first[1]) / share.weight, *first[2:], places, share, 0)
         for places, share in lines
         for first in places[:1]
     ]
-    heapq.heapify(heap)  # by the rank alone: ids differ, so nothing behind them is compared
+    heapq.heapify(heap)  # by rank only: ids differ, so nothing after the id is compared
     turns: list[_Turn] = []
     while heap and len(turns) < limit:
         turns.append(heap[0])

@@ -1,1 +1,1 @@
-"""The ranks of an attempt: which are slower than their peers, and which one a hang waits for."""
+"""The ranks of an attempt: stragglers, and the rank that a hang waits for."""

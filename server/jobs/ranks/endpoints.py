@@ -1,4 +1,4 @@
-"""`/jobs/{id}/ranks`: how the ranks of a job compare."""
+"""`/jobs/{id}/ranks`: comparison of the ranks of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank a hang waits for: the positions of all nodes, merged (docs/guards.md)."""
+"""The rank that a hang waits for, from the merged positions of all nodes (docs/guards.md)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class _Group:
     """A process group in which ranks wait."""
 
     collective: PendingCollective
-    """The oldest one that has not ended."""
+    """The oldest collective that has not ended."""
     waiting: tuple[int, ...]
     """Ranks that have arrived in it."""
     missing: tuple[int, ...]
-    """Ranks that have not."""
+    """Ranks that have not arrived in it."""
 
 
 def explained(connection: Connection, failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
@@ -83,13 +83,13 @@ def with_late_rank(
 def _late(
     positions: Mapping[int, RankPosition], world_size: int
 ) -> tuple[list[int], _Group] | None:
-    """Return the ranks that wait for no other, and a collective that waits for them.
+    """Return ranks that wait in no collective themselves, and a collective that waits for them.
 
     A missing rank may itself wait in another group: the chain ends at a rank that waits in none.
     """
     idle = {rank for rank, position in positions.items() if position.collective is None}
     for group in _groups(positions, world_size):
-        # A rank without a position is on a node that reports no more.
+        # A rank without a position is on a node that no longer reports.
         late = [rank for rank in group.missing if rank in idle or rank not in positions]
         if late:
             return late, group
@@ -109,7 +109,7 @@ def _groups(positions: Mapping[int, RankPosition], world_size: int) -> list[_Gro
         else:
             unknown[rank] = pending
     members = {key: _members(key[1], world_size) for key in waiting}
-    # Several groups of a mesh may have one name: the one that has the rank counts.
+    # Several groups of a mesh may share a name: the group that contains the rank counts.
     for rank, pending in unknown.items():
         of_name = (key for key in members if key[0] == pending.group and rank in members[key])
         key = next(of_name, (pending.group, ()))
@@ -124,7 +124,7 @@ def _groups(positions: Mapping[int, RankPosition], world_size: int) -> list[_Gro
 
 
 def _members(ranges: Sequence[RankRange], world_size: int) -> Set[int]:
-    """Return the ranks of the attempt that are in ranges, each of which begins after the former."""
+    """Return the ranks of the attempt in ranges; a range that overlaps a former one is ignored."""
     members: set[int] = set()
     end = 0
     for each in ranges:

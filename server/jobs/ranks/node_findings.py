@@ -1,4 +1,4 @@
-"""What ranks find of their nodes: whether the network between them works, and unusable devices."""
+"""Findings of ranks about their nodes: a working network between them, and unusable devices."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from server.core.database.held import HAS_RANKS
 from server.core.database.tables import attempt_nodes, attempts, nodes
 
 CHECKED_FOR = timedelta(days=1)
-"""Time for which a check counts; it takes less than a second of a launch."""
+"""Time for which a check is valid; it adds less than a second to a launch."""
 
 
 def unchecked_nodes(connection: Connection, names: Collection[str], now: datetime) -> set[str]:
-    """Return those of the nodes whose network was not checked for a day."""
+    """Return the nodes without a network check in the last day."""
     if not names:
         return set()
     checked_at = nodes.c.network_checked_at
@@ -25,12 +25,12 @@ def unchecked_nodes(connection: Connection, names: Collection[str], now: datetim
 
 
 def record_check(connection: Connection, attempt_id: str, now: datetime) -> None:
-    """Record that the ranks of an attempt have passed the check of its nodes, if it had one."""
+    """Record the passed network check of an attempt's nodes, if the attempt had one."""
     _store(connection, _lock_nodes(connection, attempt_id, attempts.c.check_network), now)
 
 
 def forget_check(connection: Connection, attempt_id: str) -> None:
-    """Have the nodes of an attempt checked again, if it has several: its ranks have hung."""
+    """Forget the network check of an attempt's nodes, if it has several: its ranks have hung."""
     names = _lock_nodes(connection, attempt_id)
     if len(names) > 1:
         _store(connection, names, None)
@@ -39,13 +39,13 @@ def forget_check(connection: Connection, attempt_id: str) -> None:
 def withhold_slots(
     connection: Connection, node: str, slots: Collection[int], unusable: Mapping[str, str]
 ) -> None:
-    """Withhold the slots whose devices a launch found unusable, until a sample of them is good.
+    """Withhold slots with devices that a launch found unusable, until a sample shows them usable.
 
     Args:
         connection: a transaction.
-        node: where the launch was.
-        slots: those that it held there.
-        unusable: why no rank could use devices, by UUID.
+        node: node of the launch.
+        slots: slots that the launch held on the node.
+        unusable: reason why ranks could not use a device, by its UUID.
     """
     mine = nodes.c.name == node
     found = select(nodes.c.hardware, nodes.c.withheld).where(mine)
@@ -59,7 +59,7 @@ def _lock_nodes(
 ) -> Sequence[str]:
     """Lock the nodes on which an attempt has ranks, and return their names.
 
-    In the order of their names, so that no two transactions wait crosswise.
+    They are locked in the order of their names, so that transactions never deadlock.
     """
     of_attempt = (
         select(nodes.c.name)

@@ -1,7 +1,7 @@
-"""Stragglers as rows, found and ended by the events of a run; the times of all ranks of a window.
+"""Stragglers as rows that events of a run add and end, and the times of all ranks of a window.
 
-The trainer judges (docs/guards.md): it has the times of each rank at each logged step. The server
-adds node and slot, and keeps what was found, so that a slot that slows several jobs shows.
+The trainer finds them (docs/guards.md): it has the times of each rank at each logged step. The
+server adds node and slot and keeps the rows, so that a slot that slows several jobs is visible.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class StoredStraggler(TypedRow):
-    """A rank that was found to be slower than its peers."""
+    """A rank that is or was slower than its peers."""
 
     table: ClassVar[Table] = stragglers
     attempt_id: str
@@ -57,7 +57,7 @@ class StoredStraggler(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class LiveStraggler(StoredStraggler):
-    """A straggler of an attempt that runs."""
+    """A straggler of a running attempt."""
 
     job_id: Annotated[str, jobs.c.id]
     job_name: Annotated[str, jobs.c.name]
@@ -90,7 +90,7 @@ def places_of(connection: Connection, attempt_id: str) -> Sequence[tuple[str, in
 def record_found(
     context: Context, connection: Connection, attempt_id: str, found: StragglerFound
 ) -> None:
-    """Store a straggler whose place is known; the same event again changes nothing."""
+    """Store a straggler with a known node and slot; a repeat of the event changes nothing."""
     row = {
         "attempt_id": attempt_id,
         "rank": found.rank,
@@ -106,7 +106,7 @@ def record_found(
 
 
 def record_gone(context: Context, connection: Connection, attempt_id: str, rank: int) -> None:
-    """End the straggler of a rank, if it is one."""
+    """End the straggler row of a rank, if it has one."""
     connection.execute(
         update(stragglers)
         .where(
@@ -127,11 +127,11 @@ def record_times(connection: Connection, attempt_id: str, times: RankTimes) -> N
 def present_stragglers(
     connection: Connection, attempt_ids: Collection[str]
 ) -> Mapping[str, Sequence[StragglerView]]:
-    """Return the stragglers that are not gone of attempts, the costliest `MAX_SHOWN` of each.
+    """Return the current stragglers of each attempt, at most the `MAX_SHOWN` costliest ones.
 
     Args:
         connection: a transaction.
-        attempt_ids: attempts that have not ended, of which a job has one or few.
+        attempt_ids: attempts that have not ended; there are only a few.
     """
     found: dict[str, Sequence[StragglerView]] = {}
     for attempt_id in attempt_ids:
@@ -146,7 +146,7 @@ def present_stragglers(
 
 
 def live_stragglers(connection: Connection) -> Sequence[LiveStraggler]:
-    """Return the costliest `MAX_SHOWN` stragglers of all attempts that run, and their jobs."""
+    """Return the `MAX_SHOWN` costliest stragglers of all running attempts, with their jobs."""
     query = (
         LiveStraggler.select()
         .join(attempts, attempts.c.id == stragglers.c.attempt_id)

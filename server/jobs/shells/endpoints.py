@@ -38,11 +38,10 @@ router = APIRouter(tags=["shells"], dependencies=[person])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.03, 0.25
-"""Between two looks of a waiting request, which holds no thread and no connection meanwhile."""
+"""Pauses between the polls of a waiting request, which holds no thread and no connection."""
 
 WAITS = Waits(16)
-"""Requests that may wait for a person, or for an attempt, in one process: each looks at the
-database again and again."""
+"""Most waiting requests of a person, or of an attempt, in one process: each polls the database."""
 
 ShellId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the command.")]
 AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
@@ -61,7 +60,7 @@ def open_shell(
     job_id: JobId,
     body: Annotated[ShellRequest, Depends(JsonBody(ShellRequest))],
 ) -> Response:
-    """Have a node of the attempt start a command, in the environment and slots of its ranks."""
+    """Start a command on a node of the attempt, in the environment and slots of its ranks."""
     view = service.open_shell(context, job_id, body, actor=principal.actor)
     return reply(view, status=201)
 
@@ -77,15 +76,15 @@ async def get_output(
     job_id: JobId,
     shell_id: ShellId,
     start: Annotated[
-        int, Query(ge=0, lt=2**62, description="Offset; what lies before it was read.")
+        int, Query(ge=0, lt=2**62, description="Offset up to which the output was read.")
     ] = 0,
     wait_seconds: Annotated[
         Wait, Query(description="Longest wait while there is nothing new.")
     ] = 0.0,
 ) -> Response:
-    """Return output once there is some, or the command has ended, or the wait is over.
+    """Return output as soon as there is some, the command has ended, or the wait is over.
 
-    A token waits for few answers at once; a further one comes without a wait.
+    Only a few requests of a token wait at a time; a further one returns without a wait.
     """
     with WAITS.turn(principal.token_id) as may_wait:
         output = await _first(
@@ -120,7 +119,7 @@ def put_input(
 def close_shell(
     context: ServerContext, principal: Person, job_id: JobId, shell_id: ShellId
 ) -> Response:
-    """Have a command ended, by SIGHUP and then SIGKILL."""
+    """End a command, by SIGHUP and then SIGKILL."""
     return reply(service.close_shell(context, job_id, shell_id, actor=principal.actor))
 
 
@@ -159,7 +158,7 @@ async def poll_input(
     shell_id: ShellId,
     body: Annotated[ShellInputRequest, Depends(JsonBody(ShellInputRequest))],
 ) -> Response:
-    """Return input once there is some, or the command is not wanted, or the wait is over."""
+    """Return input as soon as there is some, the command is over, or the wait is over."""
     with WAITS.turn(share.attempt_id) as may_wait:
         found = await _first(
             lambda: worker_api.read_input(context, share, shell_id, body),
@@ -172,10 +171,10 @@ async def poll_input(
 async def _first(
     look: Callable[[], Answer], is_news: Callable[[Answer], bool], *, seconds: float
 ) -> Answer:
-    """Return the first answer that is news, or the last one before the wait is over.
+    """Poll until an answer is news or the wait is over, and return the last answer.
 
-    A server that shuts down cancels the wait: the answer is then the last one, and the next request
-    finds another server, or this one again.
+    A shutdown of the server cancels the wait and returns the last answer; the next request reaches
+    another server, or this one after its restart.
     """
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_SECONDS
     while True:

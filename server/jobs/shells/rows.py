@@ -1,4 +1,4 @@
-"""A command in a running attempt as its row describes it, and whether it is still wanted."""
+"""The row of a command in a running attempt, and whether the command is over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.protocol.shell_sessions.views import ShellView
 from trainyard.protocol.states import AttemptNodeState
 
 START = timedelta(seconds=60)
-"""Time in which a node starts a command: a supervisor that reports gets it within seconds."""
+"""Time within which a node must start a command; a reporting supervisor gets it in seconds."""
 AWAY = timedelta(seconds=60)
 """Time without a request of the person after which a command is ended."""
 
@@ -54,15 +54,15 @@ class Shell(TypedRow):
     input_ended: bool
 
     def over(self, now: datetime) -> str | None:
-        """Return why nothing more happens in it, at the first reason; None while it goes on."""
+        """Return the first reason why the command is over; None while it waits or runs."""
         reasons = (
             (self.ended_at is not None, "the command has ended"),
             (self.closed, "the command was closed"),
             (self.share_ended, f"the attempt has ended on {self.node}"),
             (
                 self.started_at is None and now - self.created_at > START,
-                f"{self.node} did not start the command within {START.seconds} s; a worker of an "
-                "earlier version runs none",
+                f"{self.node} did not start the command within {START.seconds} s; workers of "
+                "earlier versions cannot run commands",
             ),
             (now - self.client_at > AWAY, f"its output was not read for {AWAY.seconds} s"),
             (
@@ -78,7 +78,7 @@ class Shell(TypedRow):
         return self.share_state == AttemptNodeState.ENDED or self.lost_at is not None
 
     def view(self, now: datetime) -> ShellView:
-        """Return it as people see it; one that no node can end any more has ended."""
+        """Return the view for people; a command that no node can end counts as ended."""
         over, ended_at, failure = self.over(now), self.ended_at, self.failure
         unstarted = self.started_at is None and over is not None
         if ended_at is None and (self.share_ended or unstarted):
@@ -103,7 +103,7 @@ def read_shell(connection: Connection, shell_id: str) -> Shell:
     """Return a command.
 
     Raises:
-        NotFoundError: there is none with this id.
+        NotFoundError: no command has this id.
     """
     found = Shell.one_or_none(connection, _query().where(shells.c.id == shell_id))
     if found is None:
@@ -112,10 +112,10 @@ def read_shell(connection: Connection, shell_id: str) -> Shell:
 
 
 def locked_shell(connection: Connection, shell_id: str) -> Shell:
-    """Return a command, and block other writers of its row until this transaction ends.
+    """Return a command, and lock its row until the transaction ends.
 
     Raises:
-        NotFoundError: there is none with this id.
+        NotFoundError: no command has this id.
     """
     connection.execute(select(shells.c.id).where(shells.c.id == shell_id).with_for_update())
     return read_shell(connection, shell_id)

@@ -33,12 +33,12 @@ from trainyard.protocol.shell_sessions.views import (
 from trainyard.protocol.states import AttemptNodeState, JobState
 
 MAX_OPEN, MAX_OPEN_OF_TOKEN = 4, 16
-"""Most commands at once of an attempt, and of a person: each costs two long polls of the server."""
+"""Most concurrent commands of an attempt, and of a person; each costs two long polls."""
 KEPT = timedelta(days=2)
 """Time after which a row is deleted; twice the longest time of a command. The events stay."""
 FORGOTTEN_AT_ONCE = 500
 CONTACT = timedelta(seconds=5)
-"""Age of the person's last contact at which a further one is stored."""
+"""Shortest interval between two stored contacts of a person."""
 NO_CODE = (
     "this server runs no code that people bring; TRAINYARD_ALLOW_CODE=true, for the server and its "
     "workers, allows it"
@@ -46,14 +46,14 @@ NO_CODE = (
 
 
 def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: Actor) -> ShellView:
-    """Store a command that a node of the current attempt is to start.
+    """Store a command for a node of the current attempt.
 
-    The command sees what the job may keep from others, such as its secrets. And it could change
-    what the attempt leaves to others, so that from now on nothing is kept of it.
+    The command can read the job's secrets. It could also change data that the attempt leaves to
+    later ones, such as caches: the attempt becomes tainted, and none of its data is kept.
 
     Raises:
         NotFoundError: there is no such job.
-        UnauthenticatedError: the token of the actor has ended meanwhile.
+        UnauthenticatedError: the actor's token is no longer valid.
         ForbiddenError: the actor neither submitted the job nor is an admin.
         InvalidRequestError: this server runs no code of people, or the attempt lacks the node or
             the rank.
@@ -105,7 +105,7 @@ def _node(request: ShellRequest, shares: Sequence[AttemptNode]) -> str:
     """Return the node of a request, which must take part in the attempt.
 
     Raises:
-        InvalidRequestError: the attempt lacks the node or the rank, or they do not fit.
+        InvalidRequestError: the attempt lacks the node or the rank, or the rank is on another node.
         ConflictError: the node's share has ended.
     """
     ends, most = {}, 0
@@ -149,13 +149,13 @@ def _refuse_another(
         (shells.c.token_id == actor.token_id, MAX_OPEN_OF_TOKEN, f"of {actor.name}"),
     ):
         if (connection.scalar(select(func.count()).where(of, goes_on)) or 0) >= most:
-            raise ConflictError(f"{most} commands {whose} go on, which is the most at once")
+            raise ConflictError(f"{most} commands {whose} are running, the most that are legal")
 
 
 def read_output(
     context: Context, job_id: str, shell_id: str, *, start: int, actor: Actor
 ) -> ShellOutput:
-    """Return the output from an offset on; what lies before it is dropped.
+    """Return the output from an offset on; earlier output is dropped.
 
     Raises:
         NotFoundError: the job has no such command.
@@ -212,7 +212,7 @@ def store_input(
 
 
 def close_shell(context: Context, job_id: str, shell_id: str, *, actor: Actor) -> ShellView:
-    """Have a command ended; a repeat changes nothing.
+    """Order a command to end; a repeat changes nothing.
 
     Raises:
         NotFoundError: the job has no such command.

@@ -31,7 +31,7 @@ from trainyard.protocol.shell_sessions.views import ShellClosed
 def shell_orders(
     context: Context, connection: Connection, share: ReportedShare
 ) -> tuple[ShellOrder, ...]:
-    """Return the commands that the supervisor of a share is to start."""
+    """Return the commands that the supervisor of a share must start."""
     if not share.has_shells:
         return ()
     columns = (shells.c.id, shells.c.argv, shells.c.terminal, shells.c.rank)
@@ -51,7 +51,7 @@ def shell_orders(
 def store_output(
     context: Context, share: ReportedShare, shell_id: str, message: ShellOutputMessage
 ) -> ShellOutputReply:
-    """Store output once, as far as there is room, and perhaps the end.
+    """Store output, as far as there is room, and the end if reported; known bytes are ignored.
 
     Raises:
         NotFoundError: the share has no such command.
@@ -60,7 +60,7 @@ def store_output(
     now = context.now()
     with context.database.write() as connection:
         if message.exit is not None:
-            lock_job(connection, share.job_id)  # before the row: events are stored under it
+            lock_job(connection, share.job_id)  # before the row's lock: events are stored under it
         shell = _of_share(locked_shell(connection, shell_id), share)
         if shell.ended_at is not None:
             return ShellOutputReply(stored=message.start + len(message.content), wanted=False)
@@ -110,7 +110,7 @@ def _append_end(
 def read_input(
     context: Context, share: ReportedShare, shell_id: str, request: ShellInputRequest
 ) -> ShellInputReply:
-    """Return input from an offset on; what lies before it is dropped.
+    """Return input from an offset on; earlier input is dropped.
 
     Raises:
         NotFoundError: the share has no such command.
@@ -135,7 +135,7 @@ def read_input(
 
 
 def is_news(reply: ShellInputReply, request: ShellInputRequest) -> bool:
-    """Return whether a supervisor learns something by an answer."""
+    """Return whether a reply has news for its supervisor."""
     return bool(
         reply.content or reply.end or not reply.wanted or reply.terminal != request.terminal
     )

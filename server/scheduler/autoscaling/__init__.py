@@ -1,1 +1,1 @@
-"""The plan of supply: which nodes to ask for and to give up, and when nodes leave."""
+"""Supply: requests for nodes, their withdrawal, and nodes that leave."""

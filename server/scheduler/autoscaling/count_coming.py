@@ -1,4 +1,4 @@
-"""How many nodes of each request still come: one that is lost for good is awaited no longer."""
+"""The number of nodes of each request that will still join; nodes lost for good do not count."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from trainyard.protocol.node_sources.messages import pilot_name
 from trainyard.protocol.states import NodeRequestState
 
 JOINS_WITHIN = timedelta(minutes=10)
-"""Time from the start of an allocation, from the end of a pilot with a successor, and from the last
-word of a silent one, in which a node is expected; jobs wait for it so long and request no other."""
+"""Time for which a node is expected after the start of its allocation, after the end of a pilot
+with a successor, and after the last sign of a silent node. Until then jobs request no other node.
+"""
 
 
 def count_coming(
     connection: Connection, requests: Sequence[NodeRequest], now: datetime
 ) -> Mapping[str, int]:
-    """Return how many nodes of each open request are expected to join, or to be back.
+    """Return the number of nodes of each open request that are expected to join or come back.
 
-    All that have not joined of one that waits in the engine. Of one that runs no node whose pilot
-    is proved gone and has no successor that the engine names, and none that takes too long. None of
-    one that is completing: only a requeue would bring its nodes back.
+    If the request waits in the engine, all nodes that have not joined count. If it runs, a node
+    does not count after `JOINS_WITHIN`, or if its pilot is proved gone and the engine names no
+    successor. If it is completing, no node counts: only a requeue would bring its nodes back.
     """
     expected = [
         each
@@ -51,7 +52,7 @@ def count_coming(
         for number in range(request.nodes):
             name = pilot_name(request.source, request.id, number)
             if name in silent_since and silent_since[name] is None:
-                continue  # it is here
+                continue  # it has joined
             if request.state == NodeRequestState.RUNNING:
                 pilot = known.get((request.id, number))
                 if pilot is not None and pilot.gone_at is not None and pilot.named == pilot.joined:

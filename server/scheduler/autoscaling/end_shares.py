@@ -1,4 +1,4 @@
-"""Ends the shares of nodes whose pilot is gone, by the word of the engine."""
+"""End the shares of nodes after the engine reported their pilots gone."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.run.failures import Failure, FailureReason
 
 NEXT_LISTING = timedelta(seconds=60)
-"""Time until a listing of the source tries again what failed."""
+"""Pause after an error: the next listing of the source tries again."""
 
 
 def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:
-    """End shares whose processes are gone, as `node_lost`; those that ended change nothing.
+    """End shares as `node_lost`, because their processes are gone; ended shares are skipped.
 
-    An error of one attempt is logged and keeps no other: `shares_without_pilot` finds it again.
+    An error of one attempt is logged and does not affect others: `shares_without_pilot` returns its
+    share again.
     """
     isolation = Isolation(context.clock.monotonic, pause=NEXT_LISTING)
     for attempt_id, node in shares:

@@ -1,4 +1,4 @@
-"""What requests leave behind: nodes of ended ones are forgotten, unknown ones are shown as lost."""
+"""The end of node requests: nodes of ended requests are deleted, unknown requests shown as lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.core.subject import SCHEDULER
 from trainyard.protocol.states import NodeRequestState
 
 KEPT = timedelta(seconds=QUARTER * QUARTERS_KEPT)
-"""Time from the end of a request to that of its nodes' series: as long as any node has them."""
+"""Time from the end of a request to the deletion of its nodes' series: as long as series last."""
 FORGOTTEN_AT_ONCE = 200
 LOST_AFTER = timedelta(days=1)
 LOST = (
@@ -27,10 +27,10 @@ LOST = (
 
 
 def forget_nodes(context: Context) -> int:
-    """Delete series of nodes whose request ended long ago, and the nodes that no attempt names.
+    """Delete the series of nodes of requests that ended long ago, and nodes that no attempt names.
 
     Returns:
-        The number of nodes that were looked at and deleted, at most 200 at once.
+        The number of nodes, at most 200.
     """
     with context.database.write() as connection:
         names = _old(context, connection)
@@ -43,9 +43,9 @@ def forget_nodes(context: Context) -> int:
 
 
 def _old(context: Context, connection: Connection) -> list[str]:
-    """Return nodes of requests that ended long ago and that have something to delete.
+    """Return nodes of requests that ended long ago, if they have rows to delete.
 
-    The requests of a source that was deleted went with it: their nodes count from the last sign.
+    The requests of a deleted source are deleted too: their nodes count from the last heartbeat.
     """
     request = node_requests.c
     has_points = exists().where(node_points.c.node == nodes.c.name)
@@ -66,9 +66,9 @@ def _old(context: Context, connection: Connection) -> list[str]:
 
 
 def note_lost(context: Context) -> int:
-    """Show requests that have been unknown for a day as lost, each with an event; return how many.
+    """Mark requests that were unknown for a day as lost, each with an event; return their number.
 
-    The engine's next answer takes it back.
+    The next answer of the engine removes the mark.
     """
     since = context.now() - LOST_AFTER
     is_lost = IS_OPEN & (node_requests.c.unknown_since <= since)

@@ -1,4 +1,4 @@
-"""The scheduler's part in supply: requests for nodes, their withdrawal, calls of provisioners."""
+"""The scheduler's part of supply: node requests, their withdrawal, and calls of provisioners."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from trainyard.protocol.states import NodeRequestState
 
 LIST_EVERY = timedelta(seconds=60)
 ASK_EVERY = timedelta(seconds=10)
-"""Pause between two calls for which something waits, or which cancel."""
+"""Pause between two urgent calls: cancels, and calls that something waits for."""
 AWAY_EVERY = timedelta(minutes=5)
-"""The same while the provisioner is silent: its queue grows until it is back, if ever it is."""
+"""Pause between any two calls while the provisioner is silent: its queue grows until it is back."""
 RESEND = Backoff(first=5.0, longest=300.0)
 """Pauses between two submissions of a request."""
 FREED_WITHIN = timedelta(minutes=2)
-"""Slots that attempts are expected to free so soon cause no request."""
+"""Slots that attempts are expected to free within this time cause no request."""
 SHOW_STORAGE = 200
-"""Nodes, the newest, whose storage roots are taken for those that are in use."""
+"""Newest nodes: their storage roots count as the ones in use."""
 FAILED_PAUSE = timedelta(seconds=30)
 """Time for which a source is left out after an error."""
 
@@ -76,14 +76,14 @@ class _Node(TypedRow):
 
 @dataclass
 class _Snapshot:
-    """What one read of the database found."""
+    """The rows of one read of the database."""
 
     sources: Mapping[str, StoredSource]
     requests: Sequence[NodeRequest]
     nodes: Mapping[str, Sequence[_Node]]
-    """Of each request."""
+    """Nodes by request id."""
     coming: Mapping[str, int]
-    """How many nodes of each request are expected to join."""
+    """Number of nodes that are expected to join, by request id."""
     uses: Mapping[str, Use]
     waits: Mapping[str, float]
     capacity: Capacity
@@ -92,7 +92,7 @@ class _Snapshot:
 
 
 class SupplyKeeper:
-    """Plans once a second, and sends what provisioners have to call."""
+    """Plans once a second, and sends calls to provisioners."""
 
     def __init__(
         self,
@@ -106,13 +106,13 @@ class SupplyKeeper:
         self._over_quota = over_quota
         self._send = send
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
-        # Times are of this leader alone: after a takeover a request is given up a little later.
+        # Times of this leader only: after a takeover, requests are given up a little later.
         self._unneeded_since: dict[str, datetime] = {}
         self._idle_since: dict[str, datetime] = {}
         self._sent_at: dict[SourceMessage, float] = {}  # monotonic
 
     def run(self) -> int:
-        """Return how many requests were made and given up."""
+        """Run one round; return the number of requests that were made or given up."""
         now = self._context.now()
         with self._context.database.read() as connection:
             known = {s.name: s for s in StoredSource.all(connection, StoredSource.select())}
@@ -179,7 +179,7 @@ class SupplyKeeper:
             ],
         )
         ids = {each.id for each in open_now}
-        # Work on nodes that run needs no request: the time counts anew after a requeue.
+        # Work on running nodes needs no request: the time starts over after a requeue.
         waiting = {each.id for each in open_now if not each.runs}
         self._unneeded_since = {
             request_id: self._unneeded_since.get(request_id, now)
@@ -195,14 +195,14 @@ class SupplyKeeper:
         joined = [node for node in known if node.is_online]
         is_idle = not any(node.name in held for node in known)  # a silent one may still train
         idle_seconds = None
-        # What completes may be requeued, and a cancel would end that.
+        # A completing request may be requeued, and a cancel would prevent that.
         runs = request.state == NodeRequestState.RUNNING and request.engine_state != "completing"
         if is_idle and runs:
             idle_since = self._idle_since.setdefault(request.id, now)
             idle_seconds = (now - idle_since).total_seconds()
         else:
             self._idle_since.pop(request.id, None)
-        # Nothing is placed there any more: to keep it longer is of no use.
+        # Nothing more is placed on its nodes, so it is not kept while idle.
         is_over = bool(joined) and all(takes_nothing_new(node.drain) for node in joined)
         unneeded = now - self._unneeded_since.get(request.id, now)
         return OpenNodeRequest(
@@ -232,7 +232,7 @@ class SupplyKeeper:
         return len(planned.ask) + len(given_up)
 
     def _change(self, name: str, ask: Iterable[NodeAsk], given_up: Iterable[NodeRequest]) -> None:
-        """Store what is asked of a source, and withdraw what is given up and has not changed."""
+        """Store new requests to a source, and withdraw unneeded ones that have not changed."""
         context = self._context
         asked = [
             NewRequest(each.nodes, caused_by=each.for_job) for each in ask if each.source == name
@@ -270,7 +270,7 @@ class SupplyKeeper:
     # ---- calls -------------------------------------------------------------------------------
 
     def _call(self, known: Mapping[str, StoredSource], now: datetime) -> None:
-        """Send what is due: listings, submissions, cancels, and calls that something waits for."""
+        """Send due calls: listings, submissions, cancels, and calls that something waits for."""
         with self._context.database.read() as connection:
             requests = NodeRequest.all(connection, NodeRequest.select().where(IS_OPEN))
         due = [SourceMessage(source=name, call="list") for name in known]
@@ -304,7 +304,7 @@ class SupplyKeeper:
 
 
 def roots_in_use(connection: Connection) -> Mapping[str, str]:
-    """Return the storage that is in use: of each root the UUID that the newest node sees."""
+    """Return the storage in use: the UUID of each root on the newest node that has it."""
     newest = select(nodes.c.roots).order_by(nodes.c.registered_at.desc()).limit(SHOW_STORAGE)
     roots: dict[str, str] = {}
     for each in connection.scalars(newest):
@@ -313,10 +313,10 @@ def roots_in_use(connection: Connection) -> Mapping[str, str]:
 
 
 def _emptied(state: _Snapshot) -> Collection[str]:
-    """Return requests that leave before their end and whose attempts have left: they end at once.
+    """Return leaving requests without attempts, which end immediately.
 
-    So does one that the engine has requeued meanwhile. A node that is offline may still run its
-    attempt, which then holds its slots.
+    A request that the engine has requeued meanwhile ends too. An offline node may still run its
+    attempt: the attempt then holds its slots.
     """
     held = {node for holding in state.capacity.holdings for node in holding.shares}
     busy = {each for each, found in state.nodes.items() if any(n.name in held for n in found)}
@@ -332,7 +332,7 @@ def _emptied(state: _Snapshot) -> Collection[str]:
 
 
 def _is_due(request: NodeRequest, now: datetime) -> bool:
-    """Return whether a request is to be submitted, for the first time or again."""
+    """Return whether a request is due to be submitted, for the first time or again."""
     is_wanted = request.state == NodeRequestState.WANTED and request.ref is None
     if not is_wanted or request.cancel_at is not None:
         return False
@@ -375,7 +375,7 @@ def _supplier(source: StoredSource, use: Use, wait: float, roots: Mapping[str, s
 
 
 def _may_be_asked(source: StoredSource, now: datetime) -> bool:
-    """Return whether a source can supply; one does whose listings left out machines alone."""
+    """Return whether a source can supply nodes; it can if its listings only omit some machines."""
     listed = source.listed_at is not None and now - source.listed_at <= 2 * LIST_EVERY
     needs_login = source.needs_login is not None and not listed
     return source.paused_at is None and not needs_login and source.is_online(now)

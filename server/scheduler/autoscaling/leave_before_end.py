@@ -1,4 +1,4 @@
-"""Nodes leave before their allocation ends: what runs there saves and continues elsewhere."""
+"""Nodes leave before their allocation ends: their attempts save and continue elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LeaveKeeper:
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> int:
-        """Return the number of nodes that begin to leave now."""
+        """Run one round; return the number of requests that start to leave or take no new work."""
         now = self._context.now()
         node, request = nodes.c, node_requests.c
         query = (
@@ -42,7 +42,7 @@ class LeaveKeeper:
         )
         with self._context.database.read() as connection:
             rows = connection.execute(query).all()
-        # By request and not by node: the nodes of one allocation end together.
+        # By request, not by node: the nodes of one allocation end together.
         full: dict[tuple[str, str], datetime] = {}
         going: dict[tuple[str, str], datetime] = {}
         back: list[tuple[str, str]] = []
@@ -73,7 +73,7 @@ class LeaveKeeper:
             self._leave(source, request_id, ends_at, moves=moves)
 
     def _take_back(self, source: str, request_id: str) -> None:
-        """Place attempts again on the nodes of a request whose end moved away before they left."""
+        """Accept attempts again on the nodes of a request: its end moved away before they left."""
         context = self._context
         with context.database.write() as connection:
             lock_source(connection, source)
@@ -83,7 +83,7 @@ class LeaveKeeper:
             ):
                 return
             of_request = nodes.c.request_id == request_id
-            # By name, as every statement that locks several nodes: no two wait crosswise.
+            # By name, like every statement that locks several nodes: no two deadlock.
             locked = select(nodes.c.name, nodes.c.drain).where(of_request).order_by(nodes.c.name)
             rows = connection.execute(locked.with_for_update(key_share=True)).all()
             names = [row.name for row in rows if takes_nothing_new(row.drain)]
@@ -104,14 +104,14 @@ class LeaveKeeper:
 
 
 def _time_left(ends_at: datetime | None, now: datetime, *, leave_seconds: float) -> timedelta:
-    """Return the time until attempts leave; the longest one where the allocation has no end."""
+    """Return the time until attempts leave; `timedelta.max` if the allocation has no end."""
     if ends_at is None:
         return timedelta.max
     return ends_at - now - timedelta(seconds=leave_seconds)
 
 
 def takes_nothing_new(drain: Drain | None) -> bool:
-    """Return whether a node takes nothing new because the end of its allocation is near."""
+    """Return whether a node takes no new work because its allocation ends soon."""
     if drain is None or (drain.running, drain.by) != ("finish", SCHEDULER.name):
         return False
     return any(reason.startswith(ENDS_AT) for reason in drain.reasons)

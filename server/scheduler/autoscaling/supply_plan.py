@@ -1,4 +1,4 @@
-"""Which nodes to ask for, and which requests to give up; pure (docs/sources.md, 10-12)."""
+"""The plan of supply: nodes to request, requests to give up; pure (docs/sources.md, 10-12)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.node_sources.messages import SOURCE_LABEL, NodeShape
 
 MAX_DEMANDS = 200
-"""Queued jobs that one plan looks at, the first of the queue."""
+"""First jobs of the queue that one plan considers."""
 WITHDRAW_AFTER_SECONDS = 30.0
-"""Time for which no queued job must need a pending request until it is withdrawn."""
+"""Time after which a pending request that no queued job needs is withdrawn."""
 ANY_STORAGE = "?"
-"""UUID of a root that no node has shown yet: it is taken for the one that is needed."""
+"""UUID of a root that no node has shown yet: it matches any storage."""
 
 
 @dataclass(frozen=True)
@@ -26,38 +26,38 @@ class UnmetJob:
     name: str
     demand: Demand
     least: Demand | None = None
-    """What an elastic job needs at least; None for others."""
+    """Smallest demand of an elastic job; None for others."""
 
 
 @dataclass(frozen=True)
 class Supplier:
-    """What may be asked of a source now; one that must not be asked is absent."""
+    """A source of nodes with its remaining limits; a source that must not be used is absent."""
 
     name: str
     shape: NodeShape
     seconds: float | None
-    """Length of an allocation; without an end when absent."""
+    """Length of an allocation; None without an end."""
     requests_left: int
-    """Requests that it takes in addition."""
+    """Further requests within its limits."""
     nodes_left: int
-    """Nodes that it takes in addition."""
+    """Further nodes within its limits."""
     nodes_per_request: int
     node_seconds_left: float | None = None
-    """What is left of the month; unlimited when absent."""
+    """Node-seconds left in the month; None if unlimited."""
     wait_seconds: float = 0.0
-    """Time in which requests started of late."""
+    """Recent time from request to start."""
     roots: Mapping[str, str] = field(default_factory=dict)
-    """UUID of the roots of its nodes, as far as one was seen."""
+    """Known UUIDs of the roots of its nodes."""
 
     def takes(self, nodes: int) -> bool:
-        """Return whether so many nodes may be asked for, in as many requests as they take."""
+        """Return whether this many nodes may be requested, in as many requests as they need."""
         if nodes > self.nodes_left or ceil(nodes / self.nodes_per_request) > self.requests_left:
             return False
         left = self.node_seconds_left
         return left is None or (left > 0 and nodes * (self.seconds or 0.0) <= left)
 
     def after(self, nodes: int) -> Supplier:
-        """Return what may be asked once so many nodes are."""
+        """Return the limits that remain after a request for this many nodes."""
         left = self.node_seconds_left
         return replace(
             self,
@@ -69,28 +69,28 @@ class Supplier:
 
 @dataclass(frozen=True)
 class OpenNodeRequest:
-    """A request that is not withdrawn and has not ended."""
+    """A request that is neither withdrawn nor ended."""
 
     id: str
     source: str
     shape: NodeShape
     coming: int
-    """Its nodes that have not joined."""
+    """Number of its nodes that have not joined."""
     joined: tuple[str, ...] = ()
-    """Names of those that have."""
+    """Names of its nodes that have joined."""
     runs: bool = False
     by_person: bool = False
     unneeded_seconds: float = 0.0
     """Time for which no queued job has needed it."""
     idle_seconds: float | None = None
-    """Time for which none of its nodes has held an attempt; None while one does."""
+    """Time for which no node of it has held an attempt; None while one does."""
     idle_limit_seconds: float = 0.0
     roots: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class NodeAsk:
-    """A request that is to be made."""
+    """A request to make."""
 
     source: str
     nodes: int
@@ -99,13 +99,13 @@ class NodeAsk:
 
 @dataclass(frozen=True)
 class SupplyPlan:
-    """What is to be asked and to be given up."""
+    """Requests to make and to give up."""
 
     ask: Sequence[NodeAsk]
     give_up: Sequence[str]
-    """Ids of requests: pending ones that no job needs, and running ones that are idle."""
+    """Ids of pending requests that no job needs, and of idle running ones."""
     needed: frozenset[str]
-    """Ids of requests whose nodes a queued job needs."""
+    """Ids of requests with nodes that a queued job needs."""
 
 
 def plan(
@@ -116,21 +116,22 @@ def plan(
     requests: Sequence[OpenNodeRequest],
     suppliers: Sequence[Supplier],
 ) -> SupplyPlan:
-    """Return which requests to make and to give up.
+    """Return the requests to make and to give up.
 
-    Each job takes slots in its turn: free ones, else nodes that come, else slots that attempts are
-    expected to free soon; only then nodes are asked for. A request of which no job took a slot is
-    not needed. So what is given up is not asked for again by the same state.
+    Each job takes slots in its turn: free ones, else those of coming nodes, else those that
+    attempts are expected to free soon. Only a job that fits on none of these requests nodes. A
+    request is not needed if no job took a slot of it. So the same state never gives up a request
+    and makes it again.
 
-    Elastic jobs ask for the size in which they wait, and for their smallest one where limits forbid
-    that. Running ones cause no request: they grow onto what is free, and keep no node for that.
+    A waiting elastic job requests its current size, or its smallest one if limits forbid that. A
+    running one causes no request: it grows onto free slots only, and keeps no node for that.
 
     Args:
-        waiting: queued jobs in their order; those after `MAX_DEMANDS` are not looked at.
+        waiting: queued jobs in their order; only the first `MAX_DEMANDS` are considered.
         offers: the nodes that take work.
         freed: slots of these nodes that attempts are expected to free soon.
-        requests: what is open.
-        suppliers: the sources that may be asked.
+        requests: open requests.
+        suppliers: the sources that may be used.
     """
     pool = _Pool(offers, freed, requests)
     left = {each.name: each for each in sorted(suppliers, key=_soonest)}
@@ -163,9 +164,9 @@ def plan(
 
 
 def _starts_without_asking(pool: _Pool, job: UnmetJob) -> bool:
-    """Take what a job starts on: free slots, else nodes that come, else slots freed soon.
+    """Take slots for a job: free ones, else those of coming nodes, else slots that are freed soon.
 
-    An elastic job starts at its smallest size where slots are free for that alone, and grows.
+    An elastic job starts at its smallest size if only that is free, and grows later.
     """
     tries = [(job.demand, _FREE), (job.least, _FREE), (job.demand, _COMING), (job.demand, _FREED)]
     return any(demand is not None and pool.place(demand, tier) for demand, tier in tries)
@@ -176,7 +177,7 @@ def _waits_for_least(pool: _Pool, least: Demand) -> bool:
 
 
 def _is_over(request: OpenNodeRequest) -> bool:
-    """Return whether a request that no queued job needs is given up now."""
+    """Return whether to give up a request that no queued job needs."""
     if request.runs:
         idle = request.idle_seconds
         return idle is not None and idle >= request.idle_limit_seconds
@@ -184,11 +185,11 @@ def _is_over(request: OpenNodeRequest) -> bool:
 
 
 _FREE, _COMING, _FREED = range(3)
-"""What may be taken: free slots; nodes that come, too; slots that attempts free soon, too."""
+"""Slots to choose from: free ones; also those of coming nodes; also those that are freed soon."""
 
 
 class _Pool:
-    """Nodes with the slots that no job has taken yet."""
+    """Nodes, with the slots that no job of the plan has taken."""
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class _Pool:
         requests: Sequence[OpenNodeRequest],
     ) -> None:
         self.needed: set[str] = set()
-        """Requests of whose nodes slots were taken."""
+        """Ids of requests from which slots were taken."""
         self._free = {offer.node: offer for offer in offers}
         self._freed = {node: {*slots} for node, slots in freed.items() if node in self._free}
         self._coming: dict[str, Offer] = {}
@@ -208,7 +209,7 @@ class _Pool:
                 self._owner[node.node] = each.id
 
     def add(self, nodes: Iterable[Offer]) -> None:
-        """Add nodes that come."""
+        """Add coming nodes."""
         self._coming.update({node.node: node for node in nodes})
 
     def place(self, demand: Demand, tier: int) -> bool:
@@ -221,7 +222,7 @@ class _Pool:
     def fit(
         self, demand: Demand, tier: int = _FREED, further: Sequence[Offer] = ()
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return where a demand fits on these nodes and further ones."""
+        """Return the shares of a demand on these and further nodes; None if it does not fit."""
         nodes = [*self._free.values(), *further]
         if tier >= _FREED:
             nodes = [_with_freed(node, self._freed.get(node.node, ())) for node in nodes]
@@ -248,9 +249,9 @@ class _Pool:
 def _choose(
     pool: _Pool, demand: Demand, suppliers: Iterable[Supplier]
 ) -> tuple[Supplier, list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the source to ask, its new nodes, and where the job then runs.
+    """Return the source to use, its new nodes, and the shares of the job on them.
 
-    Never a part of what a job needs: nodes that wait for others in another queue would be idle.
+    All new nodes come from one source: nodes that waited for those of another queue would be idle.
     """
     for supplier in suppliers:
         found = _fewest(pool, demand, supplier)
@@ -262,7 +263,7 @@ def _choose(
 def _fewest(
     pool: _Pool, demand: Demand, supplier: Supplier
 ) -> tuple[list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the fewest nodes of a source with which a demand fits, and its shares."""
+    """Return the fewest new nodes of a source with which a demand fits, and its shares."""
     shape = supplier.shape
     most = ceil(demand.world_size / shape.slots)
     if demand.nodes is not None:
@@ -282,7 +283,7 @@ def _fewest(
 def _virtual(
     name: str, shape: NodeShape, source: str, roots: Mapping[str, str], count: int
 ) -> Iterator[Offer]:
-    """Yield nodes that will come, as offers."""
+    """Yield coming nodes as offers."""
     for index in range(count):
         yield Offer(
             node=f"{name}/{index}",
@@ -295,7 +296,7 @@ def _virtual(
 
 
 def _seen_by(demand: Demand, offer: Offer) -> Offer:
-    """Return a node whose storage is not known yet as one that has the storage of a demand."""
+    """Return an offer; unknown storage of its root is replaced by the storage of the demand."""
     if demand.storage is None or offer.roots.get(demand.storage[0]) != ANY_STORAGE:
         return offer
     root, uuid = demand.storage
@@ -310,5 +311,5 @@ def _with_freed(offer: Offer, slots: Collection[int]) -> Offer:
 
 
 def _soonest(supplier: Supplier) -> tuple[int, str]:
-    """Return what sources are tried by: the wait in minutes, so that noise does not decide."""
+    """Return the sort key of sources: the wait in whole minutes, so that noise does not decide."""
     return int(supplier.wait_seconds // 60), supplier.name

@@ -1,1 +1,1 @@
-"""Elastic jobs: they start on what is free, and the scheduler changes their size."""
+"""Elastic jobs: they start on free slots, and the scheduler changes their size."""

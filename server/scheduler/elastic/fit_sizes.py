@@ -1,4 +1,4 @@
-"""Elastic jobs that wait take the size that fits now (docs/lifecycle.md, 50)."""
+"""Waiting elastic jobs take the size that fits now (docs/lifecycle.md, 50)."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from trainyard.spec.layout import Layout
 logger = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 10.0
-"""Pause after which sizes are tried again though groups, offers and quotas have not changed: the
+"""Pause after which sizes are tried again although groups, offers and quotas have not changed: the
 order of the queue may have."""
 
 
 class SizeFitter:
-    """Gives waiting elastic jobs the size that fits, after each round of placement."""
+    """Gives waiting elastic jobs a size that fits, after each round of placement."""
 
     def __init__(
         self, context: Context, queue: SchedulingQueue, usage: ReadUsage = read_usage
@@ -53,16 +53,15 @@ class SizeFitter:
         self._context = context
         self._queue = queue
         self._usage = usage
-        # Nothing fitted; nothing will for a while where groups, offers, quotas and the demands that
-        # have their turn are the same.
+        # The state in which nothing fitted: for a while, nothing will as long as groups, offers,
+        # quotas and the turn of the demands are the same.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
         self._hopeless_until = -math.inf  # monotonic
 
     def run(self) -> Generator[None, None, int]:
         """Change the pending launch of a job that fits in another size; return the number of jobs.
 
-        The elastic jobs have their turns, until one of them fits: the others see the queue after
-        its placement.
+        Elastic jobs are tried in turn until one fits; the others wait for its placement.
         """
         now = self._context.now()
         with self._context.database.read() as connection:
@@ -98,7 +97,7 @@ class SizeFitter:
         return 0
 
     def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[None, None, bool]:
-        """Give a job the best size that it would get in its turn; return whether that is new."""
+        """Give a job the best size that it would get in its turn; return whether it changed."""
         with self._context.database.read() as connection:
             job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
             if job is None or job.queued_at != row.queued_at or job.pending is None:
@@ -130,7 +129,7 @@ class SizeFitter:
         changed = pending.model_copy(
             update={"overrides": size.next.overrides, "layout": size.layout}
         )
-        # Out of its group: the next round places it by what it needs now.
+        # It leaves its group: the next round places it by its new demand.
         layout = job.spec.layout_name(size.layout)
         values = {"pending": changed, "layout": layout, "world_size": size.world_size}
         of_job = jobs.c.id == job.id
@@ -140,7 +139,7 @@ class SizeFitter:
 
 
 def _why(connection: Connection, job: Job, pending: PendingLaunch, layout: Layout) -> str:
-    """Return why a waiting job changes its size: the loss that it follows, else what is free."""
+    """Return why a waiting job changes its size: the loss of a node, else the free slots."""
     attempt = newest_attempt(connection, job)
     failure = attempt.failure if attempt is not None else None
     lost = {FailureReason.NODE_LOST, FailureReason.PREEMPTED}

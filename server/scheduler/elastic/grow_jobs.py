@@ -45,14 +45,14 @@ from trainyard.spec.layout import Layout
 logger = logging.getLogger(__name__)
 
 LAST_ATTEMPTS = 5
-"""Attempts whose start-up gives the cost of a restart."""
+"""Newest attempts of a job: their start-up time estimates the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
-"""Jobs outside of a group enter one soon, or after a pause; those that wait longer cannot start."""
+"""A job without a group enters one soon, or after a pause; one that waits longer cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingJob(TypedRow):
-    """A running job below its largest size, whose attempt is old enough."""
+    """A running job below its largest size, with an attempt that is old enough."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -65,14 +65,14 @@ class GrowingJob(TypedRow):
 
 @dataclass(frozen=True)
 class Room:
-    """What running jobs may grow onto."""
+    """The slots onto which running jobs may grow."""
 
     offers: Sequence[Offer]
-    """The nodes, with those of their free slots that no waiting job could use."""
+    """The nodes, with the free slots that no waiting job could use."""
     quotas: Mapping[str, Quota]
-    """The quota of each project that has one."""
+    """Quotas by project; projects without one are omitted."""
     closed: Collection[str]
-    """Projects whose jobs do not grow."""
+    """Projects in which no job grows."""
 
     def left(self, project: str) -> float:
         """Return how many more slots jobs of a project may hold, within its quota."""
@@ -80,7 +80,7 @@ class Room:
         return min(left, 0) if project in self.closed else left
 
     def without(self, node: str, *, project: str, slots: int) -> Room:
-        """Return what is left once a job of a project holds so many more slots, on a node."""
+        """Return the room that is left after a job of a project takes more slots on a node."""
         quotas = {
             name: replace(quota, held=quota.held + slots) if name == project else quota
             for name, quota in self.quotas.items()
@@ -90,7 +90,7 @@ class Room:
 
 
 class ElasticGrower:
-    """Resizes running jobs, one at a time: no other one grows until it has its new slots."""
+    """Grows running jobs, one at a time: the next one grows when the former has its new slots."""
 
     def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
         self._context = context
@@ -98,9 +98,9 @@ class ElasticGrower:
         self._rotation = Rotation()
 
     def run(self) -> Generator[None, None, int]:
-        """Order the growth of a job where it is worth its cost; return the number of jobs.
+        """Order a job to grow if that is worth its cost; return the number of jobs.
 
-        Some jobs have their turn, until one of them grows: the others were read before the change.
+        A batch of jobs is tried in turn until one grows; the others were read before its change.
         """
         now = self._context.now()
         with self._context.database.read() as connection:
@@ -118,7 +118,7 @@ class ElasticGrower:
         return 0
 
     def _grow(self, row: GrowingJob, room: Room) -> Generator[None, None, bool]:
-        """Order a job to grow where that is worth its cost; return whether it is ordered."""
+        """Order a job to grow if that is worth its cost; return whether it was ordered."""
         seconds_left = row.progress.seconds_left
         if seconds_left is None:
             return False
@@ -160,7 +160,7 @@ class ElasticGrower:
         return True
 
     def _has_room(self, row: GrowingJob, demand: Demand) -> bool:
-        """Return whether a job still fits: the search may have taken several ticks."""
+        """Return whether a job still fits, because the search may have taken several ticks."""
         with self._context.database.read() as connection:
             room = read_room(connection, self._context.now(), self._usage)
             if room is None or demand.slots - row.held_slots > room.left(row.project):
@@ -187,10 +187,11 @@ def _able(context: Context, connection: Connection, now: datetime) -> Sequence[G
 
 
 def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
-    """Return what jobs may grow onto; None while it is not known what other jobs need.
+    """Return the room for growth; None while the needs of other jobs are unknown.
 
-    A job that has just been queued has no group yet. One that leaves its slots and goes on is not
-    queued yet; it may need them again, or others. One in a pause needs what its launch needs.
+    They are unknown while a newly queued job has no group, and while a job leaves its slots to
+    continue: it is not queued yet, and may need these slots or others. A job in a pause has the
+    demand of its launch.
     """
     waits = jobs.c.state == JobState.QUEUED
     young = or_(jobs.c.queued_at.is_(None), jobs.c.queued_at > now - SOON_QUEUED)
@@ -201,7 +202,7 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
     if connection.execute(select(jobs.c.id).where(or_(outside, leaves)).limit(1)).first():
         return None
     grouped = select(jobs.c.demand, jobs.c.project).where(waits, jobs.c.demand.is_not(None))
-    # Of several projects one: none of them has a quota.
+    # One of several projects suffices: none of them has a quota.
     projects = {row.demand: row.project for row in connection.execute(grouped.distinct())}
     shapes = connection.execute(
         select(demands.c.key, type_coerce(demands.c.shape, Text).label("shape")).where(
@@ -213,19 +214,19 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
     ]
     waiting += _paused(connection, now, queued_after=now - SOON_QUEUED)
     if len({demand for _, demand in waiting}) > DEMANDS_AT_ONCE:
-        return None  # what so many need takes too long to find out
+        return None  # so many demands would take too long to match
     return room_among(waiting, read_offers(connection), read_quotas(connection, now, usage=usage))
 
 
 def _paused(
     connection: Connection, now: datetime, *, queued_after: datetime
 ) -> list[tuple[str, Demand]]:
-    """Return projects and demands of queued jobs whose `not_before` lies ahead.
+    """Return project and demand of queued jobs in a pause: their `not_before` is in the future.
 
     Args:
         connection: a transaction.
         now: the present time.
-        queued_after: the time at which the oldest of them was queued.
+        queued_after: only jobs that were queued after this time count.
     """
     paused = NewJob.select().where(
         jobs.c.state == JobState.QUEUED,
@@ -245,15 +246,15 @@ def _paused(
 def room_among(
     waiting: Iterable[tuple[str, Demand]], offers: Sequence[Offer], quotas: Mapping[str, Quota]
 ) -> Room:
-    """Return what jobs may grow onto while others wait.
+    """Return the room for growth while other jobs wait.
 
-    A waiting job needs the nodes that could hold it, within the quota of its project. It also needs
-    the quota itself: no job of its project grows where that has a `max_slots`.
+    The nodes that could hold a waiting job are kept for it if its project's quota has room. The
+    quota is kept too: if the project has a `max_slots`, none of its jobs grows.
 
     Args:
-        waiting: the project and the demand of the waiting jobs.
+        waiting: the project and the demand of each waiting job.
         offers: the nodes, with their free slots.
-        quotas: the quota of each project that has one.
+        quotas: quotas by project; projects without one are omitted.
     """
 
     @cache
@@ -284,7 +285,7 @@ def room_among(
 
 
 def _with_own(connection: Connection, attempt_id: str, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers with the slots of an attempt, which its end will free."""
+    """Return the offers, with the slots of an attempt counted as free: its end frees them."""
     shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
         attempt_nodes.c.attempt_id == attempt_id
     )

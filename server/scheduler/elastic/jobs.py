@@ -1,4 +1,4 @@
-"""Elastic jobs as rows: the settings that a person chose, and what another size of them needs."""
+"""Elastic jobs: the settings that a person chose, and the demands of other sizes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from trainyard.spec.layout import Layout
 
 
 def chosen_by_a_person(job: Job) -> Baseline:
-    """Return the settings that a person chose last, those of the submission if no later ones.
+    """Return the settings that a person chose last, at the submission or at a later resume.
 
-    Each change of size starts from them, not from the size before. So a micro-batch size that was
-    lowered for fewer ranks is the former one again when they are back.
+    Each change of size starts from these settings, not from the size before. So a micro-batch size
+    that was lowered for fewer ranks is restored when the ranks are back.
 
     Raises:
         UnreadableError: another version wrote the spec or the settings.
@@ -50,7 +50,7 @@ def size_range_of(baseline: Baseline) -> tuple[int, int]:
 
 
 def demand_on(job: Job, baseline: Baseline, layout: Layout) -> Demand:
-    """Return what a job that has run needs on a layout."""
+    """Return the demand on a layout of a job that has run."""
     return demand_of(job.spec, baseline.overrides, layout, bound=job.storage)
 
 
@@ -64,14 +64,14 @@ def can_continue(
 ) -> bool:
     """Return whether a job fits in one of its sizes, without the silent nodes of its attempt.
 
-    Its other slots count as free, as they are once the attempt has ended, and those of its spare
-    nodes. A job that is to end does not continue, nor does one of a project that exceeds a quota.
+    Its other slots and those of its spare nodes count as free: the end of the attempt frees them. A
+    job does not continue if it is ordered to end, or if its project exceeds a quota.
 
     Args:
         connection: a transaction.
         job_id: the job.
         attempt_id: its newest attempt.
-        quotas: the quota of each project that has one.
+        quotas: quotas by project; projects without one are omitted.
 
     Raises:
         UnreadableError: another version wrote the spec or the settings.

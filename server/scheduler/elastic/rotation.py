@@ -1,4 +1,4 @@
-"""Turns of many jobs: some of them in each run."""
+"""Turns of many jobs: a batch in each run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Rotation:
     """Gives each of many jobs its turn."""
 
     def __init__(self) -> None:
-        """Begin with the first job."""
+        """Start with the first job."""
         self._turn = 0
 
     def next(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the next batch of rows; the next run begins behind them."""
+        """Return the next batch of rows; the next run starts after them."""
         turn = self._turn % max(len(rows), 1)
         self._turn = turn + JOBS_A_RUN
         return [*rows[turn:], *rows[:turn]][:JOBS_A_RUN]

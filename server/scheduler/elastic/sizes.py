@@ -1,4 +1,4 @@
-"""Which size an elastic job gets, and when a change is worth its cost; pure (lifecycle, 49-52)."""
+"""The size of an elastic job, and whether a change is worth its cost; pure (lifecycle, 49-52)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainyard.spec.layout import Layout, data_parallel_layouts
 from trainyard.training.known_devices import Slot
 
 GAIN_OVER_COST = 3.0
-"""A change of size saves at least so many times the time that it takes. The estimate of the gain is
-one of idle ranks alone, and a job that runs may end, fail or shrink before the gain is earned."""
+"""A change of size must save at least this many times its own duration. The estimated gain counts
+only idle ranks, and a running job may end, fail or shrink before it gains."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Size:
 
     @property
     def request(self) -> ResumeRequest:
-        """The request of a resize to it."""
+        """The request of a resize to this size."""
         spec = self.next.effective
         if spec.program is not None:
             return ResumeRequest(world_size=self.world_size)
@@ -50,10 +50,10 @@ class Size:
 
 
 def fastest(baseline: Baseline, world_size: int, *, slots: Collection[Slot] = ()) -> Size | None:
-    """Return the fastest legal layout of a number of slots; None where there is none.
+    """Return the fastest legal layout of a number of slots; None if no layout is legal.
 
-    Only `dp_replicate` and `dp_shard` change, and the micro-batch size as a resume changes it. Of
-    equally fast layouts the one nearest to the job's own axes counts.
+    Only `dp_replicate` and `dp_shard` change, and the micro-batch size as in a resume. Of equally
+    fast layouts, the one nearest to the job's own axes is returned.
 
     Args:
         baseline: the settings that a person chose last.
@@ -75,7 +75,7 @@ def search_best_size(
     fits: Callable[[Layout], bool],
     slots: Collection[Slot] = (),
 ) -> Generator[None, None, Size | None]:
-    """Search for the fastest size that fits, and of equally fast ones the smallest.
+    """Search for the fastest size that fits; of equally fast ones, the smallest.
 
     Yields after each size, so that a caller can pause between two of them.
 
@@ -86,7 +86,7 @@ def search_best_size(
         slots: as in `fastest`.
 
     Returns:
-        The size; None where none fits.
+        The size; None if no size fits.
     """
     best: Size | None = None
     for world_size in sorted(world_sizes, reverse=True):
@@ -103,9 +103,9 @@ def search_best_size(
 def speed_of(plan: Plan | ProgramPlan) -> float:
     """Return the expected throughput of a layout, in units of one rank that never idles.
 
-    The FLOPs of a step are the same on every layout, so a step takes as long as its ranks compute,
-    plus the share for which they have no sequence or wait in a pipeline. Communication is ignored.
-    Of a program no rank is known to idle, so that more slots are always faster.
+    The FLOPs of a step are the same on every layout. So the time of a step is the compute time of
+    its ranks, plus the share in which they have no sequence or wait in a pipeline. Communication is
+    ignored. Ranks of a program are assumed never to idle, so more slots are always faster.
     """
     if isinstance(plan, ProgramPlan):
         return plan.world_size
@@ -131,9 +131,9 @@ def is_worth_its_cost(
 
 
 def _planned(baseline: Baseline, layout: Layout, slots: Collection[Slot]) -> NextAttempt | None:
-    """Return the settings of a layout; None where it is illegal or does not fit into memory."""
+    """Return the settings of a layout; None if it is illegal or does not fit into memory."""
     overrides = Overrides()
-    # Else the axes stay as a person wrote them, `dp_shard=-1` too; a program has none.
+    # Otherwise the axes stay as a person wrote them, even `dp_shard=-1`; a program has no axes.
     if layout != baseline.layout and baseline.spec.program is None:
         section = baseline.effective.parallelism.model_copy(update=layout.model_dump())
         overrides = Overrides(parallelism=section)

@@ -1,1 +1,1 @@
-"""Upkeep: deletes what is no longer needed, a bounded part of each kind every minute."""
+"""Retention: deletes rows that are no longer needed, a bounded number of each kind every minute."""

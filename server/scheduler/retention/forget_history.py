@@ -1,4 +1,4 @@
-"""Forgets old rows that belong to no job: events, slot-time, requests for nodes, tokens."""
+"""Delete old rows that belong to no job: events, slot-time, requests for nodes, tokens."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from server.scheduler.retention.forget_jobs import ROWS_AT_ONCE, delete_some
 from trainyard.protocol.states import NodeRequestState
 
 MAX_CONSIDERED = 5000
-"""Events that a round looks at."""
+"""Events that a round checks."""
 TOKENS_KEPT = timedelta(days=30)
 """Time from the end of a token to the deletion of its row."""
 
 
 class EventPruner:
-    """Looks at all events in turn, and deletes old ones that no job has."""
+    """Checks all events in turn, and deletes old ones without a job."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._last = 0
 
     def prune(self) -> int:
-        """Look at the next events; return how many were deleted."""
+        """Check the next events; return the number of deleted ones."""
         days = self._context.settings.events_kept_days
         if not days:
             return 0
@@ -38,7 +38,7 @@ class EventPruner:
         with self._context.database.read() as connection:
             last = connection.scalar(select(func.max(these.c.id)))
         if last is None:
-            self._last = 0  # then from the first one again
+            self._last = 0  # the next round starts over
             return 0
         part = (events.c.id > self._last) & (events.c.id <= last) & (events.c.at < limit)
         with self._context.database.write() as connection:
@@ -49,9 +49,9 @@ class EventPruner:
 
 
 def forget_slot_time(context: Context) -> int:
-    """Delete settled slot-time, and changes of what nodes offered, of which a later one is old too.
+    """Delete old settled slot-time and old capacity changes; return the number of rows.
 
-    Returns the number of rows.
+    A capacity change goes only if a later change of its node is old too, or if the node is gone.
     """
     if not context.settings.goodput_kept_days:
         return 0
@@ -70,7 +70,7 @@ def forget_slot_time(context: Context) -> int:
 
 
 def forget_requests(context: Context) -> int:
-    """Delete requests for nodes that ended long ago, whose nodes are forgotten; return how many."""
+    """Delete node requests that ended long ago and have no nodes left; return their number."""
     if not context.settings.requests_kept_days:
         return 0
     request, limit = node_requests.c, _ago(context, context.settings.requests_kept_days)
@@ -81,7 +81,7 @@ def forget_requests(context: Context) -> int:
 
 
 def forget_access(context: Context) -> int:
-    """Delete tokens that ended a month ago, and sessions that are over; return how many."""
+    """Delete expired sessions, and tokens that ended a month ago; return the number of rows."""
     now = context.now()
     limit = now - TOKENS_KEPT
     over = or_(tokens.c.revoked_at < limit, tokens.c.expires_at < limit)

@@ -1,6 +1,6 @@
-"""Forgets jobs that ended long ago, and logs of attempts: a bounded part in each transaction.
+"""Delete jobs that ended long ago, and logs of attempts: a bounded part in each transaction.
 
-docs/retention.md has what is kept, and for how long.
+docs/retention.md lists which rows are kept, and for how long.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, Att
 
 ID_LENGTH = 26
 KEEP = "keep"
-"""Tag of the jobs that no retention deletes."""
+"""Tag of jobs that retention never deletes."""
 MAX_CONSIDERED = 500
-"""Jobs, or attempts, that a round looks at."""
+"""Jobs, or attempts, that a round checks."""
 ROWS_AT_ONCE = 500
 """Rows that a transaction deletes: other writers of SQLite wait for it."""
 FAILED_PAUSE = timedelta(hours=1)
 
 
 class JobPruner:
-    """Checks the jobs that have ended in turn, and deletes those that nothing needs."""
+    """Checks ended jobs in turn, and deletes old ones that nothing needs."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -75,9 +75,9 @@ class JobPruner:
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> Generator[None, None, int]:
-        """Delete the next jobs, a part of one in each step; return how many that were.
+        """Delete the next jobs, a part of one in each step; return the number of deleted jobs.
 
-        A run that breaks off is continued by the next one, with the rest of the job's rows.
+        If a run breaks off, the next one continues with the rest of the job's rows.
         """
         deleted, left_out = 0, self._isolation.left_out()
         for job_id in self._due():
@@ -91,7 +91,7 @@ class JobPruner:
         return deleted
 
     def _due(self) -> Sequence[str]:
-        """Return the next jobs that may be deleted, and move on to those after them."""
+        """Return the next jobs that may be deleted, or move on to the jobs after them."""
         ended = jobs.c.state.in_(sorted(TERMINAL_JOB_STATES)) & (jobs.c.id > self._last)
         looked_at = select(jobs.c.id).where(ended).order_by(jobs.c.id).limit(MAX_CONSIDERED)
         these = looked_at.subquery()
@@ -101,7 +101,7 @@ class JobPruner:
             due = select(jobs.c.id).where(of_these, self._may_go()).order_by(jobs.c.id)
             found = connection.scalars(due).all()
         if not found:
-            self._last = last if looked == MAX_CONSIDERED else ""  # from the first one again
+            self._last = last if looked == MAX_CONSIDERED else ""  # then start over
         return found
 
     def _may_go(self) -> ColumnElement[bool]:
@@ -110,13 +110,13 @@ class JobPruner:
         imported = jobs.c.imported_from.is_not(None)
         old = or_(
             and_(~imported, _before(now, settings.jobs_kept_days, jobs.c.ended_at)),
-            # Its end is that of the run; it is as old as its import.
+            # Its end is the end of the run elsewhere; its age counts from the import.
             and_(imported, _before(now, settings.imports_kept_days, jobs.c.created_at)),
         )
         return and_(old, jobs.c.state.in_(sorted(TERMINAL_JOB_STATES)), *_unneeded())
 
     def _delete_part(self, job_id: str) -> Literal["more", "deleted", "stays"]:
-        """Delete a part of a job's rows, unless something has come to need it."""
+        """Delete a part of a job's rows, unless something needs the job by now."""
         context = self._context
         with context.database.write() as connection:
             try:
@@ -138,14 +138,14 @@ class JobPruner:
 
 
 def _before(now: datetime, days: float, at: ColumnElement[datetime]) -> ColumnElement[bool]:
-    """Return the condition of a time so many days ago; of none where `days` is 0."""
+    """Return the condition that a time lies more than `days` ago; always false if `days` is 0."""
     return at < now - timedelta(days=days) if days else false()
 
 
 def _unneeded() -> Sequence[ColumnElement[bool]]:
     """Return the conditions of jobs on which nothing depends."""
     fork = jobs.alias("fork").c
-    # The id of a checkpoint begins with that of its job. Not correlated: it is read once.
+    # The id of a checkpoint starts with its job's id. Not correlated: it is read once.
     parents = select(func.substr(fork.forked_from, 1, ID_LENGTH)).where(
         fork.forked_from.is_not(None)
     )
@@ -166,7 +166,7 @@ def _unneeded() -> Sequence[ColumnElement[bool]]:
 
 
 def _trimmed(connection: Connection, job_id: str) -> bool:
-    """Delete at most `ROWS_AT_ONCE` rows of which a job may have many; return whether all went."""
+    """Delete at most `ROWS_AT_ONCE` rows of a job's large tables; return whether none are left."""
     mine = select(attempts.c.id).where(attempts.c.job_id == job_id)
     series = select(metric_series.c.id).where(metric_series.c.attempt_id.in_(mine))
     left = ROWS_AT_ONCE
@@ -189,7 +189,7 @@ def _trimmed(connection: Connection, job_id: str) -> bool:
 def delete_some(
     connection: Connection, table: Table, condition: ColumnElement[bool], *, most: int
 ) -> int:
-    """Delete at most so many rows of a table, by their keys; return how many that were."""
+    """Delete at most `most` rows of a table, in the order of their keys; return their number."""
     key = list(table.primary_key.columns)
     some: Select[tuple[object, ...]] = select(*key).where(condition).order_by(*key).limit(most)
     chosen = key[0].in_(some) if len(key) == 1 else tuple_(*key).in_(some)
@@ -197,14 +197,14 @@ def delete_some(
 
 
 class LogPruner:
-    """Deletes the logs of attempts that ended long ago, also of jobs that stay."""
+    """Deletes the logs of attempts that ended long ago, also of jobs that are kept."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._last = ""
 
     def prune(self) -> int:
-        """Look at the next attempts; return how many blocks were deleted."""
+        """Check the next attempts; return the number of deleted blocks."""
         days = self._context.settings.logs_kept_days
         if not days:
             return 0

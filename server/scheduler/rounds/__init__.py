@@ -1,1 +1,1 @@
-"""The scheduler: places queued jobs, sends launches, expires leases."""
+"""The scheduler: it places queued jobs, sends launches and expires leases."""

@@ -1,4 +1,4 @@
-"""Cordons of nodes because of which attempts fail again and again (docs/lifecycle.md, 42)."""
+"""Cordons of nodes that make attempts fail repeatedly (docs/lifecycle.md, 42)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 OVERLAP = timedelta(seconds=30)
-"""Age of rows that a run reads again: transactions commit in another order than their times."""
+"""Age of rows that a run reads again: transactions do not commit in the order of their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +57,21 @@ class NodeWatch:
         self._failures: dict[str, NodeFailure] = {}
 
     def run(self) -> int:
-        """Judge the nodes of attempts that failed since; return the number of cordoned nodes."""
+        """Judge nodes with new failures; return the number of cordoned nodes."""
         new, since = self._count_failures()
         return self._judge_nodes(new, since)
 
     def judge_again(self) -> int:
-        """Judge all nodes with failures: jobs may have trained elsewhere since."""
+        """Judge all nodes with failures again: jobs may have trained elsewhere since."""
         _, since = self._count_failures()
         return self._judge_nodes(list(self._failures.values()), since)
 
     def _count_failures(self) -> tuple[list[NodeFailure], datetime]:
-        """Return the failures that are new, and the begin of the window in which failures count."""
+        """Return the new failures, and the start of the window in which failures count."""
         now = self._context.now()
         since = now - timedelta(seconds=self._context.settings.cordon_window_seconds)
         last, self._read_at = self._read_at, now
-        # After a clock that was set back, the whole window is read.
+        # After the clock was set back, the whole window is read.
         new = self._read(since if last is None or now < last else last - OVERLAP)
         self._failures = {
             each.attempt_id: each for each in (*self._failures.values(), *new) if each.at > since
@@ -87,7 +87,7 @@ class NodeWatch:
         return sum(self._judge(node, since) for node in sorted(due))
 
     def _read(self, since: datetime) -> list[NodeFailure]:
-        """Return the failures of nodes since a time that are not known yet."""
+        """Return the failures of nodes since a time that are not counted yet."""
         ended = attempts.c.ended_at
         query = (
             _Ended.select()
@@ -114,7 +114,7 @@ class NodeWatch:
         ]
 
     def _judge(self, node: str, since: datetime) -> bool:
-        """Cordon a node where its failures require it; return whether that was done."""
+        """Cordon a node if its failures require it; return whether it was cordoned."""
         context = self._context
         with context.database.write() as connection:
             found = select(nodes.c.device, nodes.c.drain, nodes.c.trusted_since)
@@ -149,7 +149,7 @@ class NodeWatch:
 
 
 def _witness(row: _Ended) -> str:
-    """Return a digest of a spec without what names it; the job itself where it is unreadable."""
+    """Return the digest of a spec without name, description and tags; the job id if unreadable."""
     try:
         spec = row.spec.read(f"spec of job {row.job_id}")
     except UnreadableError:
@@ -163,7 +163,7 @@ def _online(connection: Connection, device: str) -> int:
 
 
 def _submitters(connection: Connection, since: datetime) -> int:
-    """Return how many persons had jobs of which an attempt ended since a time."""
+    """Return the number of submitters of attempts that ended since a time."""
     persons = func.count(func.distinct(func.coalesce(jobs.c.token_id, jobs.c.created_by)))
     ended = attempts.c.ended_at > since
     query = select(persons).join(attempts, attempts.c.job_id == jobs.c.id).where(ended)
@@ -171,7 +171,7 @@ def _submitters(connection: Connection, since: datetime) -> int:
 
 
 def _trained_without(connection: Connection, job_ids: Collection[str], node: str) -> bool:
-    """Return whether one of the jobs made a step in an attempt that did not use a node."""
+    """Return whether one of the jobs trained a step in an attempt without the node."""
     share = attempt_nodes.c
     on_node = exists().where(share.attempt_id == attempts.c.id, share.node == node, HAS_RANKS)
     trained = select(attempts.c.id).where(

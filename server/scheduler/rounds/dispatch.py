@@ -1,4 +1,4 @@
-"""Messages to nodes and provisioners: ids only, sent by a pool of threads, each to one's queue."""
+"""Messages to the queues of nodes and provisioners: ids only, sent by a pool of threads."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ TASKS: dict[type[Message], str] = {
     SourceMessage: "provisioner.call",
 }
 EXPIRES_SECONDS = 60
-"""Life of a message in the broker. The reconciler repeats unclaimed ones; a node that was away must
-not find hours of repeats."""
+"""Life of a message in the broker. The reconciler repeats messages for unclaimed launches; a node
+that was away must not find hours of repeats."""
 THREADS = 8
-"""Messages that are sent at once; below the limit of Celery's pool of connections (10)."""
+"""Messages sent in parallel; below the limit of Celery's pool of connections (10)."""
 SLOW = timedelta(seconds=10)
-"""A message that is not sent after this time shows that the broker does not accept messages."""
+"""If a message is not sent within this time, the broker does not accept messages."""
 
 
 class Dispatcher(Protocol):
     """Accepts messages for nodes, and never waits for the broker."""
 
     def send(self, message: Message) -> None:
-        """Accept one message; it may be lost or doubled."""
+        """Accept one message; it may be lost or duplicated."""
 
     @property
     def up_since(self) -> datetime | None:
@@ -57,8 +57,8 @@ class Sender(Protocol):
 class Outbox:
     """Sends in parallel, and records whether the broker accepts messages.
 
-    A message that waits is not queued a second time: during an outage of the broker the queue holds
-    one message for each waiting launch and operation.
+    A waiting message is not queued again: during an outage of the broker, the queue holds one
+    message for each waiting launch and operation.
     """
 
     def __init__(self, sender: Sender, clock: Clock) -> None:
@@ -92,14 +92,14 @@ class Outbox:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Drop what waits; the interpreter's exit waits for messages that are being sent."""
+        """Drop waiting messages; the exit of the interpreter waits for those being sent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, message: Message) -> None:
         error: Exception | None = None
         try:
             self._sender.send(message)
-        except Exception as raised:  # noqa: BLE001 - whatever the broker raises: it is sent again
+        except Exception as raised:  # noqa: BLE001 - after any error it is sent again
             error = raised
         with self._lock:
             del self._waiting[message]
@@ -125,7 +125,7 @@ class CelerySender:
             broker_connection_timeout=2,
             broker_transport_options={"socket_connect_timeout": 2, "socket_timeout": 5},
         )
-        # Created before any thread sends: two threads that send first would create two pools.
+        # Created before any thread sends: two threads that start at once would create two pools.
         _ = self.app.producer_pool
 
     def send(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Attempts save and leave: drained nodes, projects over their quota, run times that are over."""
+"""Attempts save and leave: on drained nodes, over their project's quota, or at their bound."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 def run_drain(context: Context) -> int:
-    """Order each share on a node that is drained to save and leave; return the number of shares.
+    """Order each share on a drained node to save and leave; return the number of shares.
 
-    Each round compares all rows, so attempts that were placed during the drain leave as well, and a
-    scheduler that takes over continues (docs/lifecycle.md, 42-43).
+    Each round compares all rows: attempts that were placed during the drain leave as well, and a
+    scheduler that takes over continues the drain (docs/lifecycle.md, 42-43).
     """
     share, attempt = attempt_nodes.c, attempts.c
     with context.database.read() as connection:
@@ -91,9 +91,9 @@ def run_slot_hours(context: Context, usage: ReadUsage = read_usage) -> int:
 
 
 def run_bounds(context: Context) -> int:
-    """Order attempts whose run time is over to save and leave; return their number.
+    """Order attempts that have reached their bound to save and leave; return their number.
 
-    One that no node has claimed yet is left to the limit on claims (docs/lifecycle.md, 7 and 58).
+    An attempt without a claim is left to the limit on claims (docs/lifecycle.md, 7 and 58).
     """
     launched = (AttemptState.STARTING, AttemptState.RUNNING)
     with context.database.read() as connection:
@@ -116,7 +116,7 @@ def run_bounds(context: Context) -> int:
                 preempt(context, connection, row.id, actor=SCHEDULER, because=because)
         except (LeadLostError, OperationalError):
             raise
-        except Exception as error:  # one attempt must not keep the others beyond their bounds
+        except Exception as error:  # one attempt must not delay the orders to others
             logger.exception("attempt %s could not be ordered to leave", row.id)
             errors.append(error)
     if errors:

@@ -1,4 +1,4 @@
-"""Jobs that wait for an operation: a search for commits (lifecycle, 25), or a build (56)."""
+"""Jobs that wait for an operation: a search for commits (docs/lifecycle.md, 25) or a build (56)."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class _WaitingJob(TypedRow):
 
 
 def held_back(context: Context) -> frozenset[str]:
-    """Return the ids of due jobs that wait for an operation of their own."""
+    """Return the ids of due jobs that wait for their own operation."""
     now = context.now()
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
     kinds = operations.c.kind.in_((OperationKind.RECOVER, OperationKind.BUILD))
-    awaited = and_(kinds, ARE_OPEN, operations.c.failing.is_(None))  # a repeat keeps no job waiting
+    awaited = and_(kinds, ARE_OPEN, operations.c.failing.is_(None))  # no job waits for a repeat
     with context.database.read() as connection:
         found = AwaitedOperation.all(connection, AwaitedOperation.select().where(awaited))
         if not found:
             return frozenset()
-        # Not by a join: a database may begin it with all jobs that wait.
+        # No join: a database may start it with all waiting jobs.
         named = jobs.c.id.in_({operation.job_id for operation in found})
         waiting = _WaitingJob.select().where(named, jobs.c.state == JobState.QUEUED, due)
         by_id = {job.id: job for job in _WaitingJob.all(connection, waiting)}
@@ -74,7 +74,7 @@ def _await_builds(
     for build in builds:
         job, task = by_id[build.job_id], _task(build)
         if task is None or task.build is None:
-            continue  # no node can begin it, and a new attempt requests another one
+            continue  # no node can start it, and a new attempt requests another one
         reason = f"waits until environment {task.build.digest[:12]} is built"
         if build.state == OperationState.QUEUED and build.waiting is not None:
             reason += f": the build {build.waiting}"
@@ -89,11 +89,11 @@ def _await_builds(
 def _await_searches(
     context: Context, searches: Sequence[AwaitedOperation], by_id: Mapping[str, _WaitingJob]
 ) -> frozenset[str]:
-    """Return the jobs whose search for commits can still end in time.
+    """Return the jobs with a search for commits that can still end in time.
 
-    The wait begins when a node that sees the storage is online, and ends with the search or after
-    `recovery_seconds` in which an API server was up. Without such a node no job waits, nor for a
-    search whose task cannot be read, which no node can begin.
+    The wait starts when a node with access to the storage is online. It ends with the search, or
+    after `recovery_seconds` in which an API server was up. No job waits without such a node, or for
+    a search with an unreadable task: no node can start it.
     """
     if not searches:
         return frozenset()
@@ -113,7 +113,7 @@ def _await_searches(
             starting.append((search, f"waits until the checkpoints of attempt {attempt} are found"))
     if starting:
         with context.database.write() as connection:
-            # It may have entered its group while no node saw the storage.
+            # A job may have entered its group while no node had access to the storage.
             take_out(
                 context,
                 connection,

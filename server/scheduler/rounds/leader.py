@@ -1,9 +1,10 @@
 """Leader election: one row with holder, epoch and expiry, and the fence of the leader's writes.
 
 The scheduler that holds the unexpired row leads. Taking the lead raises the epoch. Each writing
-transaction of the leader begins with an update of the row that names its epoch: after a takeover it
-finds no row and is rolled back, and until its commit the row's lock makes a takeover wait. So a
-scheduler that was stopped and continued, or whose clock is wrong, changes nothing.
+transaction of the leader starts with an update of the row that names its epoch. After a takeover
+the update finds no row, and the transaction is rolled back; before, the row's lock makes a takeover
+wait for the commit. So a scheduler that was stopped and continued, or has a wrong clock, changes
+nothing.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ NAME = "scheduler"
 LEASE_SECONDS = 3.0
 """Life of the lead without a renewal: takeover follows within 5 s of the leader's death or stop."""
 RENEW_SECONDS = 0.75
-"""Pause between two renewals: a write each, and three of them may fail."""
+"""Pause between two renewals; each is a write, and three of them may fail."""
 RENEWALS = 40
-"""Renewals without a round or a write in between (30 s): a scheduler that hangs loses the lead."""
+"""Most renewals without a round or a write (30 s): a scheduler that hangs loses the lead."""
 SEEN_SECONDS = 1.0
-"""A standby reads the row every quarter of a second. A longer pause between two reads that succeed
-means that the database did not answer: the leader may have been unable to renew its lead. How long
-such a read takes is no part of the pause, or a slow database would have no takeover at all."""
+"""A standby reads the row every quarter of a second. A pause longer than this between two
+successful reads shows that the database did not answer, so the leader may have been unable to renew
+its lead. The duration of a read does not count, or a slow database would never allow a takeover."""
 SETTLE_SECONDS = 1.5
-"""After such a pause a standby waits so long, in which a living leader renews its lead."""
+"""Time that a standby waits after such a pause, so that a living leader can renew its lead."""
 IDLE_SECONDS = 2.0
-"""PostgreSQL ends a session that is idle in a transaction of the leader for so long: a process that
-is stopped inside one would keep its locks, the one on the row of the lead among them."""
+"""PostgreSQL ends a session that is idle in a leader's transaction for this long: a process that is
+stopped inside a transaction would keep its locks, including that on the row of the lead."""
 
 
 class Leader:
     """This process's part in the election.
 
-    Rounds run in one thread; another one renews the lead (`renewed`), because a round may compute
-    for longer than a lease lasts.
+    Rounds run in one thread; another thread renews the lead (`renewed`), because a round may take
+    longer than a lease.
     """
 
     def __init__(
@@ -67,9 +68,9 @@ class Leader:
         self._awaited: int | None = None
 
     def held(self) -> int | None:
-        """Return the epoch in which this process leads, taking the lead when it is free, or None.
+        """Return the epoch in which this process leads, or None; take the lead if it is free.
 
-        The epoch of a lead that was lost is returned until a renewal or a write notices the loss.
+        After the lead was lost, its epoch is returned until a renewal or a write notices the loss.
         """
         self._restart_count()
         if self._epoch is None and self._is_free():
@@ -77,13 +78,13 @@ class Leader:
         return self._epoch
 
     def lose(self, epoch: int) -> None:
-        """Stand by, because another scheduler took the lead after this epoch."""
+        """Stand by: another scheduler took the lead after this epoch."""
         if self._epoch == epoch:
             logger.warning("the lead of epoch %d was taken over; this scheduler stands by", epoch)
             self._epoch = None
 
     def hold(self, connection: Connection, epoch: int) -> None:
-        """Renew the lead and keep others from it until the transaction ends.
+        """Renew the lead, and block a takeover until the transaction ends.
 
         Raises:
             LeadLostError: another process has taken the lead since this epoch.
@@ -93,7 +94,7 @@ class Leader:
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
-        """Renew the lead while the block lasts, then give it back."""
+        """Renew the lead while the block runs, then release it."""
         stop = threading.Event()
         thread = threading.Thread(target=self._renew, args=(stop,), name="lead", daemon=True)
         thread.start()
@@ -105,7 +106,7 @@ class Leader:
             self.release()
 
     def release(self) -> None:
-        """Let another one lead at once."""
+        """Release the lead, so that another scheduler can take it immediately."""
         epoch, self._epoch = self._epoch, None
         if epoch is None:
             return
@@ -166,9 +167,10 @@ class Leader:
             self._epoch = epoch
 
     def _renew(self, stop: threading.Event) -> None:
-        """Renew the lead until `stop` is set, but no more than `RENEWALS` times a round.
+        """Renew the lead until `stop` is set, at most `RENEWALS` times in a round.
 
-        A failed renewal ends nothing: while the database is away no other scheduler takes the lead.
+        A failed renewal does not end the loop: no other scheduler takes the lead while the database
+        is away.
         """
         failed = False
         while not stop.wait(RENEW_SECONDS):
@@ -193,9 +195,9 @@ class Leader:
             self._renewals_left = RENEWALS
 
     def _count_renewal(self, left: int) -> int:
-        """Count a renewal that began with `left` to go, and return how many are left.
+        """Count a renewal that started with `left` to go; return the number left now.
 
-        A round or a write that restarted the count while the renewal waited for the row keeps it.
+        It does not count if a round or a write restarted the count while it waited for the row.
         """
         with self._counting:
             if self._renewals_left == left:
@@ -204,7 +206,7 @@ class Leader:
 
 
 class LeaderDatabase(Database):
-    """The database as the leader of one epoch sees it: every write is refused after a takeover."""
+    """The database for the leader of one epoch: every write is refused after a takeover."""
 
     def __init__(self, database: Database, leader: Leader, epoch: int) -> None:
         self.engine = database.engine
@@ -226,15 +228,15 @@ class LeaderDatabase(Database):
 
 
 def leading(context: Context, leader: Leader, epoch: int) -> Context:
-    """Return the surroundings in which all that a scheduler does belongs to one epoch."""
+    """Return a context in which all writes of a scheduler belong to one epoch."""
     return replace(context, database=LeaderDatabase(context.database, leader, epoch))
 
 
 @contextmanager
 def _transaction(database: Database) -> Iterator[Connection]:
-    """Open a transaction that locks the row of the lead, and ends when its process is stopped.
+    """Open a transaction of the leader; PostgreSQL ends it if its process is stopped.
 
-    SQLite has no such limit: a process that is stopped inside a transaction holds the database
+    SQLite has no such limit: a process that is stopped inside a transaction blocks the database
     until it continues or ends.
     """
     with database.write() as connection:
@@ -247,7 +249,7 @@ def _transaction(database: Database) -> Iterator[Connection]:
 def _expired(connection: Connection) -> ColumnElement[bool]:
     """Return the condition that the lead has run out, by the database's clock.
 
-    A time further ahead than a lease lasts was written before that clock was set back.
+    An expiry further ahead than the length of a lease was written before that clock was set back.
     """
     return or_(
         leaders.c.expires_at <= database_time(connection),

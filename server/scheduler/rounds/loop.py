@@ -21,13 +21,13 @@ TICK_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10.0
 """Longest pause after rounds that failed, for example during an outage of the database."""
 COLLECT_AFTER = 100_000
-"""Objects, without those that were freed, after which the garbage collector looks at the newest. A
+"""New objects, minus freed ones, after which the garbage collector scans the newest generation. A
 round on a large cluster makes as many that live to its end: with the default of 700 the collector
 took a third of the processor time."""
 
 
 WorkOf = Callable[[Context, Dispatcher], PeriodicWork]
-"""Returns the tasks of one epoch, which write in it alone and remember nothing older."""
+"""Returns the tasks of one epoch, which write only in this epoch and keep no older state."""
 
 
 class Scheduler:
@@ -71,12 +71,12 @@ class Scheduler:
                     self.tick()
                     pause = TICK_SECONDS
                 except Exception:
-                    logger.exception("this round failed; the next one starts anew")
+                    logger.exception("this round failed; the next one starts over")
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def collect_seldom() -> None:
-    """Have the garbage collector run seldom, and never look at what is loaded."""
+    """Make the garbage collector run seldom, and never scan objects that exist now."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])

@@ -1,4 +1,4 @@
-"""Operations of a round: assign them to nodes, expire their leases, queue scrubs (32-39)."""
+"""Operations in a round: assigned to nodes, leases expired, scrubs queued (lifecycle, 32-39)."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ logger = logging.getLogger(__name__)
 MAX_CONSIDERED = 1000
 """Queued operations that one round considers."""
 ON_NETWORK = (("network", "true"),)
-"""Label of the nodes that fetch packages."""
+"""Label of the nodes that can fetch packages."""
 MAX_FAILING_SCRUBS = 20
-"""Scrubs that may wait for their next try before no further checkpoint is chosen."""
+"""Failed scrubs that may wait for their next try; with more, no further checkpoint is scrubbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class UnclaimedOperation(OperationHead):
 
 @dataclass(frozen=True, slots=True)
 class SilentOperation(OperationHead):
-    """An operation whose lease may have run out."""
+    """A running operation with a lease that may have run out."""
 
     heard_at: Annotated[datetime, OPERATION_LEASES.heard_at]
 
@@ -111,7 +111,7 @@ class OperationKeeper:
         placed, why = give(waiting, offers, busy | {row.node for row in given if row.node})
         reasons |= why
         for row in given:
-            reasons[row.id] = f"was given to {row.node}, which has not begun it yet"
+            reasons[row.id] = f"was given to {row.node}, which has not started it yet"
         due: list[tuple[UnclaimedOperation, dict[str, Any]]] = [
             (row, {"node": row.node, "sent_at": now})
             for row in given
@@ -144,7 +144,7 @@ class OperationKeeper:
     ) -> None:
         """Store changed reasons on the operations, then as notices.
 
-        Both by sorted keys: transactions that lock several rows take them in one order.
+        Both are sorted by key: transactions that lock several rows lock them in one order.
         """
         stored = [
             row
@@ -158,9 +158,9 @@ class OperationKeeper:
         notify_all(self._context, connection, changed)
 
     def _queue(self, connection: Connection, now: datetime) -> Sequence[UnclaimedOperation]:
-        """Return what is due: operations that block a job or a person first, scrubs last.
+        """Return due operations: those that block a job or a person first, scrubs last.
 
-        A pause that is longer than any was stored before a clock was set back: it is over.
+        A pause longer than the longest one was stored before a clock was set back: it is over.
         """
         latest = now + timedelta(seconds=REPEATS.longest)
         not_before = operations.c.not_before
@@ -190,7 +190,7 @@ class OperationKeeper:
             self._take_back(row)
 
     def _take_back(self, row: SilentOperation) -> None:
-        """Queue an operation again whose lease has expired; the third expiry is a failure."""
+        """Queue an operation again after its lease expired; the third expiry is a failure."""
         context = self._context
         with context.database.write() as connection:
             lock_job_if_there(connection, row.job_id)
@@ -224,8 +224,8 @@ class OperationKeeper:
     def queue_scrub(self) -> None:
         """Queue a scrub of the checkpoint with the oldest check, one at a time.
 
-        Those that wait after a failure keep no other checkpoint from its turn, unless so many have
-        failed that their storage must be the cause.
+        Scrubs that wait after a failure do not block other checkpoints, unless there are so many
+        that their storage must be the cause.
         """
         days, now = self._context.settings.scrub_interval_days, self._context.now()
         if days == 0:
@@ -266,7 +266,7 @@ def _running_builds(connection: Connection) -> Sequence[UnclaimedOperation]:
 
 
 def _built_by(rows: Sequence[UnclaimedOperation]) -> set[tuple[str | None, str]]:
-    """Return storage and digest of the environments that some operations build."""
+    """Return storage and digest of the environments that operations build."""
     found = set()
     for row in rows:
         with suppress(UnreadableError):
@@ -279,12 +279,12 @@ def _built_by(rows: Sequence[UnclaimedOperation]) -> set[tuple[str | None, str]]
 def _wanted(
     rows: Sequence[UnclaimedOperation], building: set[tuple[str | None, str]]
 ) -> tuple[list[QueuedOperation], dict[str, str]]:
-    """Return what operations need of a node, and why others cannot be given to one, by id.
+    """Return operations with their demands, and why others cannot be assigned now, by id.
 
     Args:
         rows: queued operations by precedence.
         building: storage and digest of the environments that nodes build; those of `rows` are
-            added, so that of equal builds one is given at a time.
+            added, so that only one of several equal builds is assigned at a time.
     """
     wanted: list[QueuedOperation] = []
     reasons: dict[str, str] = {}
@@ -314,9 +314,9 @@ def _wanted(
 
 
 def _mark(connection: Connection, row: UnclaimedOperation, **values: object) -> bool:
-    """Store values of a queued operation; False where a claim or a takeover came first.
+    """Store values of a queued operation; return False if a claim or a takeover came first.
 
-    A claim raises the fence, so the comparison also covers one that was taken back since.
+    A claim raises the fence, so the comparison also detects a claim that has expired since.
     """
     unchanged = (operations.c.state == OperationState.QUEUED) & (operations.c.fence == row.fence)
     stored = update(operations).where(operations.c.id == row.id, unchanged).values(**values)

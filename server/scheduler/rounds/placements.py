@@ -1,4 +1,4 @@
-"""Placing: the attempts of a round are written, many jobs in one transaction (lifecycle, 6)."""
+"""Placements: write the attempts of a round, many jobs in one transaction (lifecycle, 6)."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from trainyard.training.data_stream import Windows
 
 PLACEMENT_LOCK = 7_301_004
 PORTS = range(21_000, 29_000)
-"""Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
-Kubernetes to its services (from 30,000) and torchrun to launches by hand (29,500)."""
+"""Ports at which the nodes of an attempt meet: below those of outgoing connections on Linux (from
+32,768), services of Kubernetes (from 30,000) and torchrun's default (29,500)."""
 
 _LOCK_JOBS = (
     LaunchedJob.select()
     .where(jobs.c.id.in_(bindparam("ids", expanding=True)))
-    # By id, as every statement that locks several jobs: no two wait crosswise.
+    # By id, like every statement that locks several jobs: no two deadlock.
     .order_by(jobs.c.id)
     .with_for_update(key_share=True)
 )
@@ -70,41 +70,41 @@ class Placement:
 
     job_id: str
     queued_at: datetime | None
-    """Since when it was queued when it was read."""
+    """Time at which it was queued, as the round read it."""
     allocation: Sequence[NodeAllocation]
-    """The shares after those of `resources.nodes` are spare nodes."""
+    """The shares after the first `resources.nodes` are spare nodes."""
     backfilled_before: str | None = None
-    """Name of the waiting job on whose nodes it starts."""
+    """Name of the waiting job that keeps the same nodes; None unless it is backfilled."""
     expected_end_at: datetime | None = None
-    """Expected end of the attempt, where that is known."""
+    """Expected end of the attempt; None if unknown."""
     gives_way: bool = False
     """Whether it is backfilled on that estimate alone."""
 
 
 @dataclass(frozen=True)
 class _Start:
-    """What a placement writes."""
+    """The rows that a placement writes."""
 
     attempt: dict[str, Any]
     shares: list[dict[str, Any]]
     job: dict[str, Any]
     """Columns of the job."""
     former: Launch | None
-    """The launch whose spare nodes it has kept, where it has."""
+    """The launch with the spare nodes that the job has kept; None without any."""
     event: NewEvent
 
 
 @dataclass(frozen=True)
 class _Former:
-    """What new attempts go on from, by job id."""
+    """The state from which new attempts continue, by job id."""
 
     newest: Mapping[str, ParentCheckpoint | None]
     windows: Mapping[str, Windows]
-    """Those that the attempt before left out."""
+    """Windows that the previous attempt left out."""
 
     @classmethod
     def read(cls, connection: Connection, job_ids: Collection[str]) -> _Former:
-        """Read it for jobs that ran before."""
+        """Read the state of jobs that ran before."""
         if not job_ids:
             return cls({}, {})
         return cls(newest_of_jobs(connection, job_ids), windows_of_newest(connection, job_ids))
@@ -115,9 +115,9 @@ def place(
 ) -> list[LaunchMessage]:
     """Write the attempts of some jobs, and return their messages.
 
-    A job that changed since it was read, or one of whose slots is held by now, is left out. One
-    that cannot be read, or whose environment cannot be decrypted, leaves the queue for a while, so
-    that it keeps no slots from others.
+    A job is left out if it changed since it was read, or if one of its slots is held by now. A job
+    leaves the queue for a while if it is unreadable or its environment cannot be decrypted, so that
+    it does not block slots.
 
     Args:
         context: the server's surroundings.
@@ -142,7 +142,7 @@ def place(
             if not held.isdisjoint(_slots(placement)):
                 continue
             try:
-                # Of a job that was stored when the server allowed more.
+                # Only a job that was stored when the server allowed more has problems.
                 problems = not_allowed(context, context.secrets.restore(job.spec, job.env))
                 if problems:
                     refused.append((job, problems))
@@ -177,15 +177,15 @@ def _write(context: Context, connection: Connection, starts: Sequence[_Start]) -
 
 
 def rendezvous_port(attempt_id: str) -> int:
-    """Return the port at which the nodes of an attempt meet, the same for each of them."""
+    """Return the port at which the nodes of an attempt meet; it depends on the id alone."""
     digest = hashlib.sha256(attempt_id.encode()).digest()
     return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
 
 
 def lock_placement(context: Context, connection: Connection) -> None:
-    """Serialize placements, also those that hold no lead.
+    """Serialize placements, even those of a scheduler that no longer leads.
 
-    Taken before the job's lock, in every placement, so that the two locks have one order.
+    Every placement takes this lock before the jobs' locks, so that the order is always the same.
     """
     if not context.database.is_sqlite:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
@@ -194,15 +194,15 @@ def lock_placement(context: Context, connection: Connection) -> None:
 def held_on(
     connection: Connection, names: Collection[str], *, but_for: Collection[str] = ()
 ) -> set[tuple[str, int]]:
-    """Return the slots that are held on some nodes.
+    """Return the held slots of nodes.
 
     Args:
         connection: a transaction.
         names: the nodes.
-        but_for: jobs whose kept slots do not count, as they are placed on these (lifecycle, 54).
+        but_for: jobs that are placed on their kept slots: these do not count (lifecycle, 54).
     """
     shares = _HELD_ON
-    if but_for:  # hardly ever: the common statement is built once
+    if but_for:  # rare; the common statement is built once
         kept = attempt_nodes.c.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
         shares = of_held(_SHARES_ON.where(~(kept & attempts.c.job_id.in_(but_for))))
     rows = connection.execute(shares, {"names": list(names)}).all()
@@ -210,9 +210,9 @@ def held_on(
 
 
 def _order_checks(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
-    """Have the attempts check their network of which a node was not checked for a day.
+    """Order a network check for attempts with a node that was not checked for a day.
 
-    Decided once for all nodes of an attempt: ranks that differ would wait for each other for ever.
+    The decision is the same for all nodes of an attempt: otherwise ranks would wait forever.
     """
     names_of = [
         [share["node"] for share in start.shares if share["spare_since"] is None]
@@ -356,13 +356,13 @@ def _start(
 
 
 def _pace_digest(job: LaunchedJob, spec: JobSpec) -> str:
-    """Return what the pace follows from; that of the submitted spec is stored with the job."""
+    """Return the pace digest of a spec; that of the submitted spec is stored with the job."""
     if job.pace_digest is not None and spec is job.spec:
         return job.pace_digest
     return pace_digest(spec)
 
 
 def _is_named(pending: PendingLaunch) -> bool:
-    """Return whether a person chose the checkpoint; a rollback's is chosen by the server."""
+    """Return whether a person chose the checkpoint; the server chooses that of a rollback."""
     by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY
     return pending.parent_named or by_a_person

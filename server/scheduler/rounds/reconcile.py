@@ -1,6 +1,6 @@
 """The reconciler: expired leases, lost nodes, unclaimed launches (docs/lifecycle.md, 7-16).
 
-Time counts only while an API server is up to accept reports: a silence begins at the last sign of
+Time counts only while an API server is up to accept reports: a silence starts at the last sign of
 life or at the start of the servers' uptime, whichever is later.
 """
 
@@ -46,17 +46,17 @@ from trainyard.spec.sections.retry import RetrySection
 logger = logging.getLogger(__name__)
 
 FAILED_PAUSE = timedelta(seconds=30)
-"""Pause after which an attempt whose turn failed has another one."""
+"""Time for which an attempt is left out after an error."""
 LONGEST_RESEND_PAUSE = timedelta(seconds=EXPIRES_SECONDS)
-"""Longest pause before an unclaimed launch is sent again: then the former message has expired."""
+"""Longest pause before an unclaimed launch is sent again: the former message has expired then."""
 TRY_WITHOUT_EVERY = timedelta(seconds=5)
-"""Pause between two looks whether an elastic job fits without its silent nodes: each look tries its
-sizes."""
+"""Pause between two checks whether an elastic job fits without its silent nodes: each check tries
+all of its sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SilentShare(TypedRow):
-    """A claimed share whose lease may have run out."""
+    """A claimed share with a lease that may have run out."""
 
     table: ClassVar[Table] = attempt_nodes
     attempt_id: str
@@ -84,7 +84,7 @@ class UnclaimedShare(TypedRow):
 
 
 class Reconciler:
-    """Compares rows with signs of life and repairs the difference, round by round."""
+    """Compares rows with signs of life and repairs the differences, round by round."""
 
     def __init__(
         self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage
@@ -141,15 +141,15 @@ class Reconciler:
     def _late(
         self, unclaimed: Sequence[UnclaimedShare], uptime: ServerUptime
     ) -> list[UnclaimedShare]:
-        """Return the unclaimed shares whose time to claim has run out.
+        """Return the shares that were not claimed in time.
 
-        That time counts only while an API server is up and, for nodes that take messages from it,
-        while the broker accepts them.
+        The time counts only while an API server is up and, for nodes that do not poll, while the
+        broker accepts messages.
         """
         accepts_since = self._dispatcher.up_since
         claim_by = uptime.now - timedelta(seconds=self._context.settings.claim_seconds)
         able = [s for s in unclaimed if s.polls or accepts_since is not None]
-        latest = uptime.now + SKEW  # what is later was stored before a clock was set back
+        latest = uptime.now + SKEW  # a later time was stored before a clock was set back
 
         def waits_since(share: UnclaimedShare) -> datetime:
             began = (share.created_at, None if share.polls else accepts_since)
@@ -161,7 +161,7 @@ class Reconciler:
         context = self._context
         gone = nodes.c.name.in_(names) & nodes.c.offline_since.is_(None)
         with context.database.write() as connection:
-            # By name, as every statement that locks several nodes: no two wait crosswise.
+            # By name, like every statement that locks several nodes: no two deadlock.
             locked = select(nodes.c.name).where(gone).order_by(nodes.c.name)
             marked = connection.scalars(locked.with_for_update(key_share=True)).all()
             marks = update(nodes).where(nodes.c.name.in_(marked))
@@ -175,7 +175,7 @@ class Reconciler:
     def _expire(self, share: SilentShare, uptime: ServerUptime) -> None:
         """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`.
 
-        An elastic job, and one with spare nodes, continues without it after `shrink_after_seconds`.
+        An elastic job or a job with spare nodes continues without it after `shrink_after_seconds`.
         """
         silence = uptime.silence(share.heard_at)
         spec = _effective_spec(share)
@@ -298,7 +298,7 @@ class Reconciler:
             self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
 
     def _reached(self, names: Collection[str], now: datetime) -> dict[str, datetime]:
-        """Return for each of these nodes that claims at present when its message was sent."""
+        """Return the latest send time of recently claimed launches, by node."""
         share = attempt_nodes.c
         lately = now - timedelta(seconds=self._context.settings.resend_seconds)
         query = (
@@ -312,11 +312,11 @@ class Reconciler:
     def _is_before(
         self, node: str, sent_at: datetime, reached: Mapping[str, datetime], now: datetime
     ) -> bool:
-        """Return whether a node takes messages that were sent before this one, in their order.
+        """Return whether a node still works through messages sent before this one.
 
-        Then it is likely to take this one too, and another one would add a refused claim to those
-        for which the API has no time. A message of which a later one was claimed is lost, and so
-        may be those that were sent before the broker came up.
+        Nodes take messages in order, so it will probably take this one too: a repeat would only add
+        a refused claim to a busy API. The message is lost if a later one was claimed, and may be
+        lost if it was sent before the broker came up.
         """
         accepts_since = self._dispatcher.up_since
         if node not in reached or accepts_since is None or sent_at < accepts_since:
@@ -326,10 +326,10 @@ class Reconciler:
     def _pause(self, share: UnclaimedShare, sent_at: datetime, uptime: ServerUptime) -> timedelta:
         """Return the pause after the last message of a share: 5 s at first, then 10, 20, 40, 60.
 
-        A message may be lost, but far more often its node is busy: each further message costs a
-        claim that is refused. The pause is what the share had waited when the message was sent, and
-        `resend_seconds`, so that it doubles. What was sent before the broker or the servers came up
-        was most likely lost, so the pauses begin anew then.
+        A message may be lost, but far more often its node is busy, and each further message costs a
+        refused claim. The pause is `resend_seconds` plus the time that the share had waited when
+        the message was sent, so it doubles. Messages from before the broker or the servers came up
+        were probably lost, so the pauses start over then.
         """
         shortest = timedelta(seconds=self._context.settings.resend_seconds)
         accepts_since = self._dispatcher.up_since
@@ -348,7 +348,7 @@ def _lost(share: SilentShare, silence: timedelta) -> Failure:
 
 
 def _effective_spec(share: SilentShare) -> JobSpec | None:
-    """Return the spec with the attempt's overrides; None where one of them cannot be read."""
+    """Return the spec with the attempt's overrides; None if either is unreadable."""
     try:
         overrides = share.overrides.read(f"overrides of attempt {share.attempt_id}")
         return overrides.apply(share.spec.read(f"spec of job {share.job_id}"))

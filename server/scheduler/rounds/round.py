@@ -31,13 +31,13 @@ from trainyard.protocol.worker_messages import LaunchMessage
 logger = logging.getLogger(__name__)
 
 DECIDE_AGAIN_SECONDS = 10.0
-"""Pause after which rounds that placed nothing are made again though nothing changed but time."""
+"""Pause after which a round decides again although nothing except the time has changed."""
 LEARNED_AT_ONCE = 100
-"""Waiting jobs without an expected duration that get one when an attempt like theirs has ended."""
+"""Most jobs of one search for expected durations in newly ended attempts."""
 LEARN_SINCE = timedelta(seconds=30)
-"""How far back a look goes: an end is committed a while after its time."""
+"""Age of the ends that a search covers: an end is committed a while after its time."""
 PLACED_TOGETHER = 50
-"""Jobs that are placed in one transaction, some milliseconds each: it locks their rows."""
+"""Jobs placed in one transaction, which locks their rows; each takes some milliseconds."""
 
 
 class Placer:
@@ -52,10 +52,10 @@ class Placer:
         self._capacity = CapacityReader()
         self.queue = SchedulingQueue()
         self.over_quota: Collection[str] = ()
-        """Ids of the jobs that wait because of a quota, of the last round that decided."""
-        # Rounds placed nothing: the next cannot either once they have considered all demands while
-        # groups, offers and quotas are equal, until time has passed: expected ends change, and
-        # attempts may be preempted.
+        """Ids of the jobs that wait for a quota, from the last round that decided."""
+        # After rounds that placed nothing and considered all demands, the next one cannot place
+        # anything either while groups, offers and quotas are equal. This holds for a while only:
+        # expected ends change, and attempts may be preempted.
         self._state: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._considered: set[str] = set()
         self._hopeless_until = -math.inf  # monotonic
@@ -65,12 +65,12 @@ class Placer:
         self._soon_since: Mapping[str, datetime] = {}
 
     def run(self) -> int:
-        """Place what can be placed, store why the rest waits, and return how many were placed."""
+        """Place jobs, store why the others wait, and return the number of placed jobs."""
         context = self._context
         try:
             new, now = enter_groups(context, without=held_back(context)), context.now()
         except Exception:
-            self.queue.clear()  # it is not known which jobs have entered
+            self.queue.clear()  # it is unknown which jobs have entered
             raise
         learned, self._learned = self._learned, ()
         self.queue.enter([*new, *learned])
@@ -135,7 +135,7 @@ class Placer:
         return len(decisions.placed)
 
     def learn(self) -> None:
-        """Store what ended attempts show of queued jobs, which are then placed anew."""
+        """Store expected durations from newly ended attempts; the next round reads their jobs."""
         unpaced = (
             (row.id, row.pace_digest)
             for row in self._waiting
@@ -148,9 +148,9 @@ class Placer:
     def _place(
         self, placements: Sequence[Placement], offers: Sequence[Offer]
     ) -> list[LaunchMessage]:
-        """Place jobs together; where that fails, each alone, so that one keeps no other waiting.
+        """Place jobs together or, if that fails, one by one, so that one does not block the others.
 
-        One that fails alone leaves the queue for a while: it keeps no slots from the others.
+        A job that fails alone leaves the queue for a while: it does not block slots.
 
         Raises:
             LeadLostError, OperationalError: no other job could be placed either.
@@ -171,11 +171,12 @@ class Placer:
         return [message for each in placements for message in self._place([each], offers)]
 
     def _doubted(self, holdings: Sequence[Holding], now: datetime) -> Sequence[Holding]:
-        """Return holdings without the expected ends that have been close for too long.
+        """Return holdings without expected ends that have been close for too long.
 
-        Ranks report the pace that gives them, and the last save may hang. An attempt that is
-        expected to end soon is not preempted, so it would keep its slots for ever. One that has
-        the order to leave stays as it is: the time of that order bounds how long it counts as gone.
+        Expected ends depend on the pace that ranks report, and the last save may hang. An attempt
+        that is expected to end soon is not preempted, so it could keep its slots forever. An
+        attempt with an order to leave is not changed: the time of the order limits how long it
+        counts as leaving.
         """
         close = {
             each.attempt_id
@@ -186,8 +187,8 @@ class Placer:
         }
         if not close and not self._soon_since:
             return holdings
-        # The first time stays, also if the expected end moves away and back; after a clock that is
-        # set back it is the present one.
+        # The first time is kept even if the expected end moves away and back; after the clock was
+        # set back, it is the present time.
         self._soon_since = {
             each.attempt_id: min(self._soon_since.get(each.attempt_id, now), now)
             for each in holdings
@@ -195,16 +196,16 @@ class Placer:
         }
 
         def is_doubted(each: Holding) -> bool:
-            # What overtook others on an estimate keeps none of them waiting for a wrong one.
+            # A holding that overtook others on an estimate must not delay them by a wrong one.
             allowed = OVERDUE_AFTER if each.overtook_at is None else LEAVES_WITHIN
             return each.attempt_id in close and self._soon_since[each.attempt_id] <= now - allowed
 
         return [replace(each, ends_at=None) if is_doubted(each) else each for each in holdings]
 
     def preempt(self) -> int:
-        """Order attempts to leave as the round decided, and return how many were ordered.
+        """Order attempts to leave as the round decided; return the number of orders.
 
-        A part of its own, after elastic jobs that wait got a size that fits: these need no victims.
+        It runs after waiting elastic jobs got a size that fits: these need no victims.
         """
         victims, self._victims = self._victims, {}
         ordered = 0

@@ -1,4 +1,4 @@
-"""Spare nodes: they take the place of lost nodes, and are reserved anew (lifecycle, 54-55)."""
+"""Spare nodes: they replace lost nodes, and new ones are reserved (docs/lifecycle.md, 54-55)."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredSta
 from trainyard.run.failures import FailureReason
 
 REPLACE_SECONDS = 0.1
-"""Time of a round after which no further job is placed on its spare nodes."""
+"""Time after which a round places no further job on its spare nodes."""
 ROOM_SECONDS = 0.1
-"""Age after which free slots are read again before one is reserved: other jobs may need it."""
+"""Age after which free slots are read again before a reservation: other jobs may need them."""
 FAILED_PAUSE = timedelta(seconds=30)
-"""Pause after which a job whose turn failed has another one."""
+"""Time for which a job is left out after an error."""
 
 
 _ENDED = attempts.c.state == AttemptState.ENDED
@@ -45,7 +45,7 @@ _ENDED = attempts.c.state == AttemptState.ENDED
 
 @dataclass(frozen=True, slots=True)
 class Spare(TypedRow):
-    """A spare node of an attempt that has ended, or one that is of no use."""
+    """A spare node of an ended attempt, or one that may be unusable."""
 
     table: ClassVar[Table] = attempt_nodes
     node: str
@@ -64,17 +64,17 @@ class Spare(TypedRow):
 
 @dataclass(frozen=True)
 class _Round:
-    """What decides in one round whether jobs are placed on the slots that they keep."""
+    """The data by which one round places jobs on the slots that they keep."""
 
     searched: Collection[str] = ()
     """Jobs that wait for a search for commits."""
     offers: Sequence[Offer] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
-    """The quota of each project that has one."""
+    """Quotas by project; projects without one are omitted."""
 
 
 class SpareKeeper:
-    """Places jobs that lost a node on their spare ones, and keeps spare nodes reserved."""
+    """Places jobs that lost a node on their spare nodes, and keeps spare nodes reserved."""
 
     def __init__(
         self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage
@@ -86,9 +86,9 @@ class SpareKeeper:
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> int:
-        """Replace what was lost, and return the number of jobs that were placed.
+        """Replace lost nodes, and return the number of placed jobs.
 
-        Before the round of placement: the slots that such a job keeps are free for it alone.
+        It runs before the round of placement: only the job itself may use the slots that it keeps.
         """
         clock = self._context.clock.monotonic
         ends_at = clock() + REPLACE_SECONDS
@@ -101,7 +101,7 @@ class SpareKeeper:
                 with self._isolation.turn(job_id, f"the spare nodes of job {job_id}"):
                     placed += self._keep(job_id, [*of_job], round_)
             if clock() >= ends_at:
-                break  # the next round reads what is left
+                break  # the next round reads the rest
         return placed
 
     def _read_round(self) -> _Round:
@@ -112,12 +112,15 @@ class SpareKeeper:
         return _Round(searched, offers, quotas)
 
     def _keep(self, job_id: str, spares: Sequence[Spare], round_: _Round) -> int:
-        """Release the spares of a job that are of no use; return 1 where it was placed on them.
+        """Place a job on its spare nodes, and return 1, or release them, and return 0.
+
+        While the attempt runs, only unusable ones are released. A job that waits for a search for
+        commits keeps them.
 
         Args:
             job_id: the job.
-            spares: all of an attempt that has ended, else those that may be of no use.
-            round_: what the round has read.
+            spares: all spare nodes of an ended attempt, or the doubtful ones of a running attempt.
+            round_: the data of the round.
         """
         if not spares[0].of_ended:
             useless = [spare.node for spare in spares if not spare.is_usable]
@@ -139,12 +142,12 @@ class SpareKeeper:
             release_spares(self._context, connection, launch, nodes=names)
 
     def _replace(self, job_id: str, round_: _Round, *, spare_nodes: int) -> bool:
-        """Place a job on the slots that it keeps, and return whether that was possible.
+        """Place a job on the slots that it keeps; return whether that was possible.
 
         Args:
             job_id: the job.
-            round_: what the round has read.
-            spare_nodes: most spare nodes that the next attempt has.
+            round_: the data of the round.
+            spare_nodes: most spare nodes of the next attempt.
         """
         with self._context.database.read() as connection:
             row = NewJob.one_or_none(connection, NewJob.select().where(jobs.c.id == job_id))
@@ -152,7 +155,9 @@ class SpareKeeper:
                 return False
             demand = demand_of_new(row)
             sound, kept = _kept(connection, job_id, round_.offers)
-        if round_.quotas.get(row.project, Quota()).is_exceeded:  # what it keeps is held already
+        if round_.quotas.get(
+            row.project, Quota()
+        ).is_exceeded:  # the quota counts kept slots already
             return False
         sizes = [replace(demand, spare_nodes=count) for count in range(spare_nodes, -1, -1)]
         allocations = (allocate(size, offers) for offers in (sound, kept) for size in sizes)
@@ -165,7 +170,7 @@ class SpareKeeper:
         return bool(messages)
 
     def reserve(self) -> Iterator[None]:
-        """Reserve free nodes for some attempts that have fewer spares than their spec names."""
+        """Reserve free nodes for a batch of attempts with fewer spare nodes than in their spec."""
         now, clock = self._context.now(), self._context.clock.monotonic
         left_out = self._isolation.left_out()
         with self._context.database.read() as connection:
@@ -188,12 +193,12 @@ class SpareKeeper:
             yield
 
     def _reserve(self, launch: Launch, row: Mapping[str, Any], room: Room) -> Room:
-        """Reserve one more node for a job, unless it changed, and return what is left.
+        """Reserve one more node for a job, unless it changed; return the remaining room.
 
         Args:
             launch: the newest launch of the job.
             row: the share of the node.
-            room: what is free.
+            room: the free slots.
         """
         context, job_id = self._context, launch.job.id
         node, slots = row["node"], row["slots"]
@@ -216,10 +221,10 @@ class SpareKeeper:
 def spare_among(
     demand: Demand, offers: Sequence[Offer], *, share: int, used: Collection[str]
 ) -> Offer | None:
-    """Return the node with the fewest free slots that could stand in for any of an attempt.
+    """Return the node with the fewest free slots that could replace any node of an attempt.
 
     Args:
-        demand: what the attempt needs.
+        demand: the demand of the attempt.
         offers: the nodes.
         share: slots of each node of the attempt.
         used: nodes of the attempt; the spare one has their kind of slot, fabric and storage.
@@ -231,9 +236,9 @@ def spare_among(
 
 
 def _concerned() -> Select[Any]:
-    """Return the query of the spares of attempts that have ended, then those that may be of no use.
+    """Return the query of spare nodes of ended attempts, then of possibly unusable ones.
 
-    In most rounds there is none.
+    In most rounds it finds none.
     """
     share = attempt_nodes.c
     return (
@@ -252,7 +257,7 @@ def _concerned() -> Select[Any]:
 
 
 def _lacking() -> Select[str]:
-    """Return the query of running jobs with fewer spare nodes than they name, by priority."""
+    """Return the query of running jobs with fewer spare nodes than requested, by priority."""
     share = attempt_nodes.c
     present = select(func.count()).where(
         share.attempt_id == attempts.c.id, share.state == AttemptNodeState.SPARE
@@ -292,9 +297,10 @@ def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
 def _kept(
     connection: Connection, job_id: str, offers: Sequence[Offer]
 ) -> tuple[list[Offer], list[Offer]]:
-    """Return the nodes with the slots that a queued job keeps since its attempt lost a node.
+    """Return the nodes with the slots that a queued job has kept since its attempt lost a node.
 
-    First without the lost ones, one of which may be online again, then all.
+    Returns:
+        The nodes without the lost ones, and all nodes: a lost one may be online again.
     """
     launch = newest_launch(connection, job_id)
     ended = [share for share in launch.nodes if share.state == AttemptNodeState.ENDED]

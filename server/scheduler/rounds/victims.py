@@ -17,19 +17,20 @@ from trainyard.spec.sections.resources import priority_words
 
 
 def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) -> int:
-    """Order attempts to save and leave for a job that waits; return their number.
+    """Order attempts to save and leave for a waiting job; return their number.
 
-    All of them leave, or none: the slots of some of them do not suffice. None leaves when the job
-    has left the queue or its group, because it may need other slots then, or when the job of one of
-    them has its priority by now, unless that one overtook it on an estimate alone.
+    All victims leave, or none: some of their slots do not suffice. None leaves if the waiting job
+    has left the queue or its group, because it may need other slots then. None leaves if the job of
+    a victim has reached the priority of the waiting job, unless the victim overtook it on an
+    estimate alone.
 
     Args:
         context: the server's surroundings.
-        job_id: the job that waits.
-        victims: what the attempts hold.
+        job_id: the waiting job.
+        victims: the holdings of the attempts.
 
     Raises:
-        NotFoundError: the job of one of them was deleted.
+        NotFoundError: the job of a victim was deleted.
     """
     leaving = sorted(victims, key=lambda victim: victim.job_id)
     victim_ids = [victim.job_id for victim in leaving]
@@ -44,7 +45,7 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
         priorities = {row.id: row.priority for row in connection.execute(query)}
         overtook = {each.job_id for each in leaving if each.overtook(waits.queued_at)}
         for victim in leaving:
-            # The round compared all else that the order of the queue follows from.
+            # The round has compared everything else that determines the order of the queue.
             most = waits.priority - 1
             if victim.job_id in overtook:
                 most = min(victim.priority, waits.priority)

@@ -226,7 +226,7 @@ def test_without_a_node_it_prints_where_to_look_and_why_it_waits(run: Run, yard:
     assert "○ queued" in shown
     for _ in range(2):
         yard.harness.keeper.run()
-    why = "was given to node-1, which has not begun it yet"
+    why = "was given to node-1, which has not started it yet"
     assert why in run("operations", "--open").stdout
     again = run("checkpoints", "verify", "tiny@step-4").stdout
     assert again == f"verify of tiny@a1.step-4 is queued: {why}; `trainyard operations` shows it\n"

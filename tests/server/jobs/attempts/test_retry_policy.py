@@ -158,7 +158,7 @@ def test_an_attempt_that_is_to_end_gets_no_retry(desired: DesiredState) -> None:
 
 def test_a_failure_on_the_way_to_the_end_says_so() -> None:
     result = follow(FailureReason.HANG, desired=STOP)
-    assert result == FollowUp(JobState.FAILED, reason="hang: it broke (on the way to its end)")
+    assert result == FollowUp(JobState.FAILED, reason="hang: it broke (while the job was ending)")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_rollback_needs_no_reason_to_be_listed_but_uses_the_budget() -> None:
         ({"retries_used": 2}, "retry.max_retries=2"),
         ({"rollback": replace(BACK, repeated=True)}, "left this window out before"),
         ({"rollback": replace(BACK, checkpoint_id=None)}, "No checkpoint lies before step 7"),
-        ({"desired": STOP}, "on the way to its end"),
+        ({"desired": STOP}, "while the job was ending"),
     ],
 )
 def test_a_rollback_that_cannot_be_ends_the_job(changes: dict[str, Any], why: str) -> None:

@@ -176,7 +176,7 @@ def test_a_cancel_names_what_is_lost(context: Context, harness: Harness) -> None
     job_id, (supervisor,) = harness.launched(**sections())
     supervisor.train(0)
     lost = cancel(context, job_id, actor=ADA, reason="")
-    assert lost == "all that attempt 1 did, but for what the program saved by itself"
+    assert lost == "all that attempt 1 did, except what the program saved by itself"
 
 
 def stopped(context: Context, harness: Harness, **fields: Any) -> str:

@@ -107,7 +107,7 @@ def test_a_message_is_sent_again_then_another_node_is_tried(yard: Yard, context:
     yard.harness.clock.advance(context.settings.claim_seconds)
     yard.harness.add_node("node-2")  # holds no slots, so it is the quieter one
     assert yard.give() == [(operation_id, "node-2")]
-    with pytest.raises(ConflictError, match="not for node-1"):
+    with pytest.raises(ConflictError, match="node-1 cannot claim it"):
         yard.claim(operation_id, "node-1")
     assert yard.claim(operation_id, "node-2").fence == 1
 
@@ -115,7 +115,7 @@ def test_a_message_is_sent_again_then_another_node_is_tried(yard: Yard, context:
 def test_only_the_first_claim_counts(yard: Yard, context: Context) -> None:
     _, (checkpoint,) = saved(yard, 4)
     operation_id = service.verify(context, checkpoint, actor=ADA)
-    with pytest.raises(ConflictError, match="not for node-1"):
+    with pytest.raises(ConflictError, match="node-1 cannot claim it"):
         yard.claim(operation_id)  # a message that somebody wrote by hand
     yard.give()
     yard.claim(operation_id)
@@ -294,7 +294,7 @@ def test_the_reason_is_stored_once_and_ends_with_the_waiting(yard: Yard, context
     assert yard.operation(second).waiting is None, "no round has placed it yet"
     yard.give()
     yard.give()
-    assert yard.operation(first).waiting == "was given to node-1, which has not begun it yet"
+    assert yard.operation(first).waiting == "was given to node-1, which has not started it yet"
     assert yard.operation(second).waiting == "waits for node-1, which has another operation"
     told = yard.noticed(job_id, "operation_waiting")
     assert [notice.data["operation_id"] for notice in told] == [second, first]

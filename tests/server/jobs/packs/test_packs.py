@@ -244,7 +244,7 @@ def test_number_and_bytes_of_a_person_are_bounded(
 
 def test_a_person_has_few_uploads_at_once(context: Context) -> None:
     begun = [PackUpload(context, actor=ADA) for _ in range(MAX_UPLOADS)]
-    with pytest.raises(ConflictError, match="ada has 8 uploads that have not ended"):
+    with pytest.raises(ConflictError, match="ada has 8 unfinished uploads"):
         PackUpload(context, actor=ADA)
     PackUpload(context, actor=EVE)
     begun[0].give_up()

@@ -257,7 +257,7 @@ def test_a_person_has_a_limited_number_of_commands_in_all_attempts(
     job_id, _ = running
     for _ in range(2):
         service.open_shell(context, job_id, LS, actor=ADA)
-    with pytest.raises(ConflictError, match="2 commands of ada go on"):
+    with pytest.raises(ConflictError, match="2 commands of ada are running"):
         service.open_shell(context, job_id, LS, actor=ADA)
     service.open_shell(context, job_id, LS, actor=ADMIN)
 

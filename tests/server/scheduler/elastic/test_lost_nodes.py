@@ -211,7 +211,7 @@ def test_a_person_ends_and_deletes_a_job_with_a_lost_node(harness: Harness) -> N
     end_all(supervisors[:2])
     cancel(harness.context, job_id, actor=ADA, reason="")
     assert harness.job(job_id).state == JobState.CANCELLED
-    with pytest.raises(ConflictError, match="c may still run ranks of tiny, whose rows hold"):
+    with pytest.raises(ConflictError, match="c may still run ranks of tiny: its rows hold"):
         delete(harness.context, job_id, actor=ADA, checkpoints="keep")
     supervisors[2].end("cancelled")
     delete(harness.context, job_id, actor=ADA, checkpoints="keep")
