@@ -37,13 +37,13 @@ def api(context: Context) -> int:
     path = ensure_admin_token(context)
     if path is not None:
         logger.info("the admin token lies in %s", path)
-    # uvicorn sends itself the signal again once it has shut down: that is the end, and no failure.
+    # uvicorn sends itself the signal again after its shutdown: that is a normal exit.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     app = create_app(context)
     config = configured(app, context.settings, connections=connections_possible())
     server = Server(config, before_end=app.state.inboxes.close)
-    # A full collection of what the start has made takes 50 ms, in which no request is answered, and
-    # a large group of requests makes enough objects to cause one.
+    # A full garbage collection of the objects made at the start takes 50 ms, in which no request is
+    # answered. A large group of requests makes enough objects to cause one.
     gc.collect()
     gc.freeze()
     with suppress(KeyboardInterrupt):
@@ -118,14 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_migrate_options(
         commands.add_parser(MIGRATE, help=migrate.__doc__, description=migrate.__doc__)
     )
-    words = "Replace the admin token, print the new one, and show what the former one made."
+    words = "Replace the admin token, print the new one, and list tokens that the former one made."
     add_options(commands.add_parser(ADMIN_TOKEN, help=words, description=words))
     given = parser.parse_args(arguments)
     name = given.command
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    if name != MIGRATE:  # Alembic would report on each look at the schema's version
+    if name != MIGRATE:  # Alembic would log each check of the schema's version
         logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         settings = Settings()
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refused(error: ValueError) -> int:
-    """Log what is wrong with the settings, and return the exit status."""
+    """Log the problems of the settings, and return the exit status."""
     for problem in setting_problems(error):
         logger.error("%s", problem)
     return 2

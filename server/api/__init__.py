@@ -1,1 +1,1 @@
-"""HTTP as every endpoint uses it: requests, limits on the wire, who calls, the live stream."""
+"""HTTP mechanisms of every endpoint: requests, wire limits, authentication, the live stream."""

@@ -1,4 +1,4 @@
-"""`python -m server admin-token`: replaces the admin token, and shows what the former one made."""
+"""`python -m server admin-token`: replaces the admin token, and lists the former one's tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Revoked = Literal["made", "all"]
 
 
 class UsageRefusedError(Exception):
-    """What was given cannot be done, and nothing was; the text names it."""
+    """The options cannot be carried out, and nothing was changed; the text names the reason."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="made",
         choices=("made", "all"),
-        help="after a confirmation, end the API and join tokens that the former admin token made; "
-        "`all`: also those of earlier ones",
+        help="after a confirmation, revoke the API and join tokens that the former admin token "
+        "made; `all`: also those of earlier admin tokens",
     )
     for kind in OF_MACHINES:
         parser.add_argument(
@@ -40,20 +40,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar="NAME",
-            help=f"with --revoke-tokens: end the token of this {kind} too; may be repeated",
+            help=f"with --revoke-tokens: also revoke the token of this {kind}; may be repeated",
         )
-    parser.add_argument("--yes", action="store_true", help="take the confirmation as given")
+    parser.add_argument("--yes", action="store_true", help="skip the confirmation")
 
 
 def rotate_admin_token(
     context: Context, given: argparse.Namespace, *, answers: TextIO | None = None
 ) -> int:
-    """Replace the admin token and print the new one, alone, on standard output.
+    """Replace the admin token; print only the new one on standard output.
 
     Args:
         context: the server's context.
         given: the parsed options.
-        answers: where a person confirms; standard input when absent.
+        answers: the stream with a person's confirmation; standard input when None.
     """
     answers = answers or sys.stdin
     nodes, sources = tuple(given.node), tuple(given.source)
@@ -117,10 +117,10 @@ def _ended(rotation: AdminRotation) -> str:
 
 
 def _left(rotation: AdminRotation) -> str:
-    """Return what the former token leaves behind, a line for each."""
+    """Return the tokens and requests that the former token leaves behind, one per line."""
     lines: list[str] = []
     for title, some in (
-        ("Made since the former admin token was, and still valid:", rotation.made),
+        ("Made since the former admin token, and still valid:", rotation.made),
         ("Of earlier admin tokens:", rotation.earlier),
     ):
         if some:
@@ -129,8 +129,8 @@ def _left(rotation: AdminRotation) -> str:
         lines.append(f"Open requests for nodes by people: {', '.join(rotation.requests)}")
     if rotation.made:
         lines.append(
-            "--revoke-tokens ends those of people and join tokens; those of machines with --node "
-            "NAME and --source NAME."
+            "--revoke-tokens revokes the API and join tokens; add --node NAME and --source NAME "
+            "for those of machines."
         )
     return "".join(f"{line}\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""The dashboard: built files, and its one page for every path that is no file and no API."""
+"""The dashboard: built files, and its single page for every path outside files and API."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from server.api.http.middleware import API_PREFIX
 
 _SERVER = Path(__file__).resolve().parent.parent
 BUILT = (_SERVER / "web_dist", _SERVER.parent / "web" / "dist")
-"""Where a build lies: in an installed package, and in a checkout."""
+"""Folders of a build: in an installed package, and in a checkout."""
 INDEX = "index.html"
-# Vite names these files by their content, so they never change under a name.
+# Vite names these files by their content, so a named file never changes.
 HASHED = "/assets/"
 FOREVER = "public, max-age=31536000, immutable"
 
 
 def dashboard_dir(given: Path | None) -> Path | None:
-    """Return the folder of the built dashboard, if it has been built."""
+    """Return the folder of the built dashboard, or None if there is no build."""
     folders = BUILT if given is None else (given,)
     return next((folder for folder in folders if (folder / INDEX).is_file()), None)
 
 
 class Dashboard:
-    """Serves files of a folder to GET, and hands everything else on."""
+    """Serves files of a folder to GET, and passes all other requests on."""
 
     def __init__(self, folder: Path, *, otherwise: ASGIApp) -> None:
         self._files = StaticFiles(directory=folder)
@@ -53,5 +53,5 @@ class Dashboard:
     async def _file(self, scope: Scope) -> Response | None:
         try:
             return await self._files.get_response(self._files.get_path(scope), scope)
-        except (HTTPException, ValueError):  # no such file, or a path that none could have
+        except (HTTPException, ValueError):  # no such file, or an invalid path
             return None

@@ -1,4 +1,4 @@
-"""The application: every route, what surrounds them, and the threads that it runs."""
+"""The application: all routes, the middleware, and the threads that it runs."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ PROVISIONERS = f"{API}/provisioners/"
 PACKS = f"{API}{PACKS_PATH}"
 LOGIN = f"{API}{SESSION_PATH}"
 MAX_LOGIN_BYTES = 4 * 1024
-"""The one body that is read before there is a token."""
+"""Limit of the only body that is read without a token."""
 
-# Every request is matched with the routes in turn, and most requests are those of workers.
+# A request is matched with the routes in turn, so those of workers, the most frequent, come first.
 ROUTERS: tuple[APIRouter, ...] = (
     server.app.worker_endpoints.router,
     server.cluster.inbox.endpoints.router,
@@ -98,7 +98,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 
 def create_app(context: Context) -> FastAPI:
-    """Return the application of one server process; its lifespan runs the tail and the beat."""
+    """Return the application of one server process; its lifespan runs the tail and the beats."""
     tail, ledger, inboxes = Tail(context), ClusterLedger(context), Inboxes(context)
     app = FastAPI(
         title=TITLE,
@@ -130,7 +130,7 @@ def create_app(context: Context) -> FastAPI:
 
 @cache
 def document() -> openapi.Document:
-    """Return the OpenAPI document; FastAPI takes seconds to derive it, once in a process."""
+    """Return the OpenAPI document; cached, because FastAPI takes seconds to derive it."""
     return openapi.build(TITLE, _routes())
 
 
@@ -138,13 +138,13 @@ PUBLISHED = reference.Published(document)
 
 
 def openapi_text() -> str:
-    """Return the document as the text of a file."""
+    """Return the OpenAPI document as the text of a file."""
     return json.dumps(document(), indent=2, ensure_ascii=False) + "\n"
 
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Return every route; FastAPI analyzes their parameters once in a process."""
+    """Return all routes; cached, so that FastAPI analyzes their parameters once per process."""
     every = APIRouter(generate_unique_id_function=_operation_id)
     for router in (reference.router, health.router, monitoring.router):
         every.include_router(router)
@@ -165,7 +165,7 @@ def routes_of(app: FastAPI) -> Iterable[tuple[str, frozenset[str]]]:
 
 
 def _surround(app: FastAPI, context: Context) -> None:
-    """Add the middleware; what is added last sees a request first."""
+    """Add the middleware; the last one added handles a request first."""
     app.add_middleware(HeadMiddleware)
     app.add_middleware(MethodsMiddleware, allowed=AllowedMethods(routes_of(app)))
     app.add_middleware(BodyLimitMiddleware, limit_of=_body_limits(context))
@@ -205,7 +205,7 @@ def _lifespan(
             stop.set()
             await inboxes.stop()
             await run_in_threadpool(tail.stop)
-            await run_in_threadpool(ledger.close)  # before the database is given back
+            await run_in_threadpool(ledger.close)  # before the caller closes the database
             await run_in_threadpool(beat.join)
 
     return lifespan

@@ -1,4 +1,4 @@
-"""Health checks, the only routes apart from the dashboard's files that need no token."""
+"""Health checks, which need no token."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", summary="Whether the process lives")
 async def healthz() -> dict[str, str]:
-    """Answer, which is all."""
+    """Answer that the process lives."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", summary="Whether requests can be served, and what the scheduler repeats")
+@router.get("/readyz", summary="Whether requests can be served, and the scheduler's periodic tasks")
 def readyz(context: ServerContext) -> Readiness:
-    """Answer 503 while the database does not answer or has another schema."""
+    """Answer 503 while the database does not answer or does not have the newest schema."""
     try:
         current = is_current(context.database)
         stored = _stored_times(context) if current else {}

@@ -1,4 +1,4 @@
-"""Keys of encrypted values: creation at the first start, check, rotation."""
+"""Keys of encrypted values: creation at the first start, validation and rotation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ BATCH = 500
 
 
 def ensure_key(context: Context) -> str | None:
-    """Create the first key where nothing is encrypted yet; return the error of an unusable file.
+    """Create the first key if nothing is encrypted yet; return the error of an unusable file.
 
-    A lost file is not replaced: a new key cannot read what is stored.
+    A lost file is not replaced, because a new key cannot decrypt the stored values.
     """
     with context.database.read() as connection:
         stored = connection.execute(
@@ -33,11 +33,11 @@ def ensure_key(context: Context) -> str | None:
 def rotate(context: Context) -> int:
     """Encrypt every stored environment with a new key, and return their number.
 
-    Running processes read the new file at their next use. The former key stays in it until the next
-    rotation, for values that a process encrypts during this one.
+    Running processes read the new file at their next use. The former key stays in the file until
+    the next rotation, for values that a process encrypts during this one.
 
     Raises:
-        KeyFileError: the file is missing, or none of its keys made a value; nothing is lost then.
+        KeyFileError: the file is missing, or none of its keys decrypts a value; nothing is lost.
     """
     secrets = context.secrets
     secrets.add_key()

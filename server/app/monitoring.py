@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus: the state of the database at that moment, and counts of requests."""
+"""`/metrics` for Prometheus: the present state of the cluster, and request counts."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ class Monitoring:
         )
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count one request under its route's template, so that ids make no series."""
+        """Count a request under its route's template, so that ids do not create series."""
         route = getattr(scope.get("route"), "path", "other")
         self._requests.labels(scope["method"], route, str(status)).observe(seconds)
 
 
 class _Cluster(Collector):
-    """Reads the cluster from the database whenever it is scraped."""
+    """Reads the cluster's state from the database at each scrape."""
 
     def __init__(self, context: Context, tail: Tail) -> None:
         self._context = context
         self._tail = tail
 
     def collect(self) -> Iterable[Metric]:
-        """Return the gauges of this moment."""
+        """Yield the present gauges."""
         with self._context.database.read() as connection:
             yield _by_state(connection, "jobs", jobs.c.state, JobState)
             yield _by_state(connection, "attempts", attempts.c.state, AttemptState)
@@ -96,13 +96,13 @@ class _Cluster(Collector):
 
 
 class _Goodput(Collector):
-    """The newest answers of the goodput ledger; a scrape waits for none, and may start the next."""
+    """The ledger's newest results; a scrape never waits, but may start the next computation."""
 
     def __init__(self, ledger: ClusterLedger) -> None:
         self._ledger = ledger
 
     def collect(self) -> Iterable[Metric]:
-        """Return the slot-time of today and the failures of 30 days, where they are computed."""
+        """Yield today's slot-time and the failures of 30 days, if already computed."""
         if (of_today := self._ledger.newest(1)) is not None:
             yield _slot_seconds(of_today)
         if (of_days := self._ledger.newest(USUAL_DAYS)) is not None:
@@ -110,10 +110,10 @@ class _Goodput(Collector):
 
 
 def _slot_seconds(view: ClusterGoodputView) -> Metric:
-    """Return one series for each project and category; slots that no project holds have none."""
+    """Return one series per project and category; time of unheld slots has an empty project."""
     gauge = GaugeMetricFamily(
         "trainyard_goodput_slot_seconds",
-        "Slot-seconds of the current day (UTC) by category; those that no job held have no project",
+        "Slot-seconds of the current day (UTC) by category; time of unheld slots has no project",
         labels=("project", "category"),
     )
     unheld = {each.category: each.slot_milliseconds for each in view.categories}
@@ -165,7 +165,7 @@ def _slots(connection: Connection) -> Iterable[Metric]:
         counted["held"] += len(held)
         counted["withheld"] += len(withheld)
         counted["free"] += max(slots - len(held) - len(withheld), 0)
-    text = "Slots of the nodes that are online, by use"
+    text = "Slots of online nodes, by use"
     gauge = GaugeMetricFamily("trainyard_slots", text, labels=("use",))
     for use in ("held", "withheld", "free"):
         gauge.add_metric((use,), counted[use])
@@ -173,7 +173,7 @@ def _slots(connection: Connection) -> Iterable[Metric]:
 
 
 def _projects(context: Context, connection: Connection) -> Iterable[Metric]:
-    """Return what the jobs of each project hold, wait for and have used this month."""
+    """Yield held slots, waiting jobs and used slot-hours of each project."""
     shown = views(context, connection, Project.all(connection, Project.select()))
     gauges = {
         "slots": "Slots that the jobs of a project hold",
@@ -189,11 +189,11 @@ def _projects(context: Context, connection: Connection) -> Iterable[Metric]:
 
 
 def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Metric]:
-    """Return the newest sample of each node that is online, as one gauge for each series.
+    """Yield the newest samples of all online nodes, as one gauge per series.
 
     Args:
         connection: a transaction.
-        every_device: whether each device has gauges of its own, in place of those of its node.
+        every_device: whether to return gauges of each device instead of one for all of a node.
     """
     gauges: dict[str, GaugeMetricFamily] = {}
     for node in Node.all(connection, Node.select().where(nodes.c.offline_since.is_(None))):
@@ -219,7 +219,7 @@ def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Met
 
 
 def _stragglers(connection: Connection) -> Metric:
-    """Return how much each straggler of a running attempt costs, at most one series a rank."""
+    """Return the cost of each straggler in running attempts, at most one series per rank."""
     gauge = GaugeMetricFamily(
         "trainyard_straggler_cost_ratio",
         "Part of each step that a rank costs its job by being slower than the others",
@@ -232,12 +232,12 @@ def _stragglers(connection: Connection) -> Metric:
 
 
 def _tasks(connection: Connection) -> Iterable[Metric]:
-    """Return the times of the scheduler's periodic tasks."""
+    """Yield the times of the scheduler's periodic tasks."""
     gauges = {
         "seconds": "Work of the last run of a periodic task",
-        "lag_seconds": "By how much the last run of a periodic task began after it was due",
+        "lag_seconds": "Delay of the start of a periodic task's last run",
         "runs": "Runs of a periodic task since the present scheduler leads",
-        "failures": "Runs of a periodic task that failed since the present scheduler leads",
+        "failures": "Failed runs of a periodic task since the present scheduler leads",
     }
     stored = read_times(connection)
     for name, text in gauges.items():

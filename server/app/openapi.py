@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI derives, with bodies, problems and examples put in."""
+"""The OpenAPI document: FastAPI's, completed with bodies, problems and examples."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Document = dict[str, Any]
 
 
 def build(title: str, routes: Sequence[BaseRoute]) -> Document:
-    """Return the document of an application; the same routes always give the same one."""
+    """Return the OpenAPI document of an application, the same one for the same routes."""
     document = get_openapi(title=title, version=VERSION, description=DESCRIPTION, routes=routes)
     schemas: Document = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own; ours are problems
@@ -50,7 +50,7 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
     _add_stream_items(schemas)
     bodies, authorized = dict(_bodies(routes)), dict(_authorized(routes))
     names = _add_schemas(schemas, {ProblemDetails, *(body.model for body in bodies.values())})
-    # Routes of workers come first because most requests are theirs; readers look for the others.
+    # The router lists routes of workers first; readers of the document need the others first.
     paths = sorted(document["paths"].items(), key=lambda item: "/workers/" in item[0])
     document["paths"] = dict(paths)
     for path, operations in paths:
@@ -66,7 +66,7 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
 
 
 def _add_stream_items(schemas: Document) -> None:
-    """Add what the stream sends: no route returns it as JSON, so FastAPI does not describe it."""
+    """Add the items of the stream: no route returns them as JSON, so FastAPI omits them."""
     adapter: TypeAdapter[StreamItem] = TypeAdapter(StreamItem)
     described = adapter.json_schema(mode="serialization", ref_template=REFERENCE)
     for name, schema in {**described.pop("$defs"), "StreamItem": described}.items():
@@ -74,7 +74,7 @@ def _add_stream_items(schemas: Document) -> None:
 
 
 def _authorized(routes: Sequence[BaseRoute]) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
-    """Yield the security schemes of each path and method, in their order."""
+    """Yield each path and method with its security schemes, in the order of `SCHEMES`."""
     for route in iter_route_contexts(routes):
         named = set(_schemes(route.dependant))
         for method in route.methods or ():
@@ -102,10 +102,10 @@ def _json_bodies(dependant: Dependant) -> Iterator[JsonBody[Any]]:
 
 
 def _add_schemas(schemas: Document, models: set[type[BaseModel]]) -> dict[type[BaseModel], str]:
-    """Add what the bodies are made of, and return the name of each body's schema.
+    """Add the schemas of the request bodies, and return the schema name of each body.
 
-    In an answer every field is there, in a body those with a default may be left out: where both
-    are described, the body's schema has `Input` behind its name.
+    A response has every field, while a request may omit fields with a default. If both schemas of a
+    model are needed, the name of the request's schema ends in `Input`.
     """
     ordered = sorted(models, key=lambda model: model.__name__)
     _, described = models_json_schema(
@@ -126,7 +126,7 @@ def _add_schemas(schemas: Document, models: set[type[BaseModel]]) -> dict[type[B
 
 
 def _without_none(value: Any) -> Any:
-    """Leave out `default: null`, as FastAPI does."""
+    """Remove `default: null`, as FastAPI does."""
     if isinstance(value, dict):
         return {key: _without_none(item) for key, item in value.items() if item is not None}
     return [_without_none(item) for item in value] if isinstance(value, list) else value
@@ -166,7 +166,7 @@ def _add_security(operation: Document, schemes: Sequence[str]) -> None:
     if not schemes:
         return
     operation["security"] = [{scheme: []} for scheme in schemes]
-    if "parameters" in operation:  # behind it, as where FastAPI describes the authorization
+    if "parameters" in operation:  # move them after `security`, the order that FastAPI uses
         operation["parameters"] = operation.pop("parameters")
         operation["responses"] = operation.pop("responses")
 
@@ -189,7 +189,7 @@ def _add_problems(path: str, method: str, operation: Document) -> None:
     for status, applies in statuses.items():
         if applies:
             responses[str(status)] = _problem(TITLES[status])
-    responses["default"] = _problem("Anything else that went wrong")
+    responses["default"] = _problem("Any other error")
 
 
 def _problem(description: str) -> Document:

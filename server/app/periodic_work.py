@@ -1,4 +1,4 @@
-"""What each periodic task of a scheduler runs."""
+"""The functions that the scheduler's periodic tasks run."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
     """Return the tasks of one epoch of the leader, in the order of a round.
 
     Args:
-        context: writes in that epoch alone.
-        dispatcher: takes messages to nodes and provisioners.
+        context: a context that can write only during that epoch.
+        dispatcher: sends messages to nodes and provisioners.
     """
     usage = RecentUsage().read
     placer = Placer(context, dispatcher, usage)
@@ -54,13 +54,13 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
     operations = OperationKeeper(context, dispatcher)
 
     def preempt() -> None:
-        # While the search for a size goes on, a job may need no victims.
+        # As long as the search for sizes is not complete, a job may turn out to need no victims.
         if not work.is_paused(tasks.FIT_SIZES):
             placer.preempt()
 
     def forget_old_nodes() -> None:
         note_lost(context)
-        forget_nodes(context)  # those of a source that was deleted, too
+        forget_nodes(context)  # includes nodes of deleted sources
 
     runs: dict[PeriodicTask, Run] = {
         tasks.RECONCILE: Reconciler(context, dispatcher, usage).run,

@@ -1,4 +1,4 @@
-"""What a stranger may read of the API: its document and the page made of it, worked out once."""
+"""Public documents of the API, made once: the OpenAPI document, and a page made of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(tags=["meta"])
 
 
 class Published:
-    """The texts, each made when it is first read."""
+    """The texts, each made on its first use."""
 
     def __init__(self, document: Callable[[], Mapping[str, Any]]) -> None:
         self._document = document
@@ -32,7 +32,7 @@ class Published:
 
     @cached_property
     def page(self) -> bytes:
-        """The reference."""
+        """The reference page."""
         return render(self._document()).encode()
 
 
@@ -48,7 +48,7 @@ def _published(request: Request) -> Published:
 
 
 def _reply(request: Request, content: bytes, media_type: str) -> Response:
-    """Answer with a text, or 304 where the client has it."""
+    """Answer with a text, or with 304 if the client has it."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"etag": etag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == etag:

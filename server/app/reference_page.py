@@ -1,4 +1,4 @@
-"""`/docs`: the OpenAPI document as one page, without scripts and without files of others."""
+"""`/docs`: the OpenAPI document as one page, without scripts and third-party files."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _operation(method: str, path: str, operation: Document) -> Iterator[str]:
     )
     body = operation.get("requestBody")
     if body is not None:
-        yield f"<h4>Body</h4><p>{'' if body['required'] else 'May be left out. '}"
+        yield f"<h4>Body</h4><p>{'' if body['required'] else 'Optional. '}"
         yield f"{_contents_of(body)}</p>"
     yield from _table(
         "Answers",
@@ -155,12 +155,12 @@ def _table(title: str, rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _text(part: Document) -> str:
-    """Return a description; what stands between backticks is code."""
+    """Return a description as HTML; text in backticks becomes code."""
     return CODE.sub(r"<code>\1</code>", escape(part.get("description", "")))
 
 
 def _type(schema: Document) -> str:
-    """Return a schema in a few words, with links to those that have a name."""
+    """Return a short text of a schema, with links to named schemas."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'

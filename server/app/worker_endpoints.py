@@ -50,8 +50,8 @@ from trainyard.protocol.worker_messages import (
 router = APIRouter(prefix="/workers", tags=["workers"])
 
 HEARTBEATS_GATHER_SECONDS = 0.02
-"""Pause in which heartbeats come together: no worker waits for the answer to do its work, and four
-in one transaction cost less than half of what four cost in transactions of their own."""
+"""Pause in which heartbeats are gathered: no worker waits for the answer, and four in one
+transaction cost less than half of four in separate transactions."""
 
 AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
 
@@ -78,7 +78,7 @@ def check(
     principal: Pilot,
     body: Annotated[CheckReport, Depends(JsonBody(CheckReport))],
 ) -> None:
-    """Store what the pilot of a check found, once."""
+    """Store the results of a check; only the first report counts."""
     check_protocol(body.protocol)
     store_check(context, body, principal=principal, host=_host(request))
 
@@ -90,7 +90,7 @@ async def heartbeat(
     principal: Node,
     body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
 ) -> Response:
-    """Keep a node online, end shares whose processes are proved gone, list what is to run."""
+    """Keep a node online, end shares with processes proved gone, and list the work to run."""
     check_sender(principal, body.node, body.protocol)
     if body.gone:
         answer = await run_in_threadpool(node_heartbeat, context, body)
@@ -111,7 +111,7 @@ def ended_jobs(
     principal: Node,
     body: Annotated[EndedJobsRequest, Depends(JsonBody(EndedJobsRequest))],
 ) -> Response:
-    """Return which jobs have ended or are unknown: a node removes their run directories."""
+    """Return the jobs that have ended or are unknown; a node deletes their run directories."""
     check_sender(principal, body.node, body.protocol)
     return reply(EndedJobsReply(ended=ended_or_unknown(context, body.jobs)))
 
@@ -127,7 +127,7 @@ async def claim(
     attempt_id: AttemptId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
-    """Return spec, attempt and token to the first claim and its repeats; another one gets 409."""
+    """Return spec, attempt and token to the first claim and its repeats; others get 409."""
     check_sender(principal, body.node, body.protocol)
     sent = SentClaim(attempt_id, body)
     return await served_together(request, _claimed, sent, key=attempt_id)
@@ -171,11 +171,11 @@ async def report(
     share: Annotated[ReportedShare, Depends(_share)],
     report: Annotated[Report, Depends(JsonBody(Report))],
 ) -> Response:
-    """Store new bytes of the run directory once, and answer with orders."""
+    """Store the new bytes of a run directory, each once, and answer with orders."""
     sent, answer = SentReport(share, report), None
     if sent.may_share:
         answer = await served_together(request, store_together, sent, key=share.job_id)
-    if answer is None:  # not by the thread of the group, whose answers would wait for it
+    if answer is None:  # in another thread, or the answers of the group would wait for it
         answer = await run_in_threadpool(store_report, context_of(request), share, report)
     _accepted_shares(request).keep(share, answer.acknowledged)
     return reply(answer)

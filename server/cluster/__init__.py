@@ -1,1 +1,1 @@
-"""Nodes and what they offer: registration, slots, sources, projects, and pure placement."""
+"""Nodes and their capacity: registration, slots, sources, projects, and pure placement."""

@@ -1,1 +1,1 @@
-"""What every other part of the server rests on: tables, events, states, leases, settings."""
+"""The base of every other part of the server: tables, events, states, leases, settings."""

@@ -1,7 +1,7 @@
-"""What every service function gets first: settings, database and clock. There are no globals.
+"""The first argument of every service function: settings, database and clock, without globals.
 
-The clock is a parameter because leases expire and `*_at` is written by it: tests move it. Periods
-and pauses within one process are of its monotonic time, which no one sets.
+The clock is a parameter so that tests can move it: it expires leases and writes `*_at`. Periods and
+pauses within one process use its monotonic time, which setting the clock does not change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Clock(Protocol):
         """Return the present time, in UTC."""
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; they only grow, whoever sets the clock."""
+        """Return seconds since some moment; they only grow, even when the clock is set back."""
 
 
 class SystemClock:
@@ -43,7 +43,7 @@ class SystemClock:
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of one server process."""
+    """Settings, database and clock of one server process."""
 
     settings: Settings
     database: Database

@@ -8,7 +8,7 @@ RefusalError                the request cannot be carried out
 ├── ConflictError          409  the state forbids it
 │   └── NotNamedError      409  the engine has not named this pilot yet
 ├── TooLargeError          413  the body is over the limit
-├── UnsupportedMediaTypeError  415  the body is not of a type that is read here
+├── UnsupportedMediaTypeError  415  the body's media type is not accepted
 ├── TooManyError           429  the address must wait
 ├── UnreadableError        500  a stored record is of another version
 └── UnavailableError       503  the database or the broker does not answer
@@ -53,7 +53,7 @@ class InvalidRequestError(RefusalError):
 
     @classmethod
     def of(cls, problems: Iterable[Problem]) -> InvalidRequestError:
-        """Return the refusal of several fields: the first `MAX_PROBLEMS`, and how many more."""
+        """Return the refusal of several fields; beyond `MAX_PROBLEMS` they are only counted."""
         found = tuple(problems)
         listed = found[:MAX_PROBLEMS]
         texts = [f"{p.pointer or '/'}: {p.detail}" for p in listed]
@@ -122,7 +122,7 @@ class TooLargeError(RefusalError):
 
 
 class UnsupportedMediaTypeError(RefusalError):
-    """The body is not of a type that is read here."""
+    """The body's media type is not accepted."""
 
     status = 415
     title = "The body has the wrong media type"

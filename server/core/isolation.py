@@ -1,4 +1,4 @@
-"""An error of one job does not keep the others from their turn."""
+"""Isolation of errors: an error of one job does not stop the work on others."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ logger = logging.getLogger(__name__)
 
 
 class Pauses:
-    """Keys that are left out for a while."""
+    """Keys that are skipped for a while."""
 
     def __init__(self, clock: Callable[[], float], *, pause: timedelta) -> None:
-        """Keep a clock whose seconds only grow, and the length of each pause."""
+        """Take a monotonic clock, in seconds, and the length of each pause."""
         self._clock = clock
         self._pause = pause
         self._until: dict[str, float] = {}
 
     def begin(self, key: str) -> None:
-        """Leave out a key from now on."""
+        """Start the pause of a key."""
         self._until[key] = self._clock() + self._pause.total_seconds()
 
     def left_out(self) -> Collection[str]:
-        """Return the keys whose pause is not over."""
+        """Return the keys that are still paused."""
         now = self._clock()
         self._until = {key: until for key, until in self._until.items() if now < until}
         return self._until.keys()
 
 
 class Isolation(Pauses):
-    """Logs what fails of one job, and leaves the job out for a while."""
+    """Logs the error of one job, and skips the job for a while."""
 
     @contextmanager
     def turn(self, key: str, what: str) -> Iterator[None]:
-        """Suppress an error of the block, which is logged.
+        """Log and suppress an error of the block.
 
         Args:
-            key: what is left out after an error.
-            what: the same for the log, such as `the slot-time of job j1`.
+            key: the key to skip after an error.
+            what: its name in the log, such as `the slot-time of job j1`.
 
         Raises:
-            LeadLostError, OperationalError: no other turn would end better.
+            LeadLostError, OperationalError: the turns of other keys would fail, too.
         """
         try:
             yield

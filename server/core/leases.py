@@ -2,12 +2,12 @@
 
 One mechanism for the nodes of attempts and for operations (docs/lifecycle.md, 7-8, 15-17, 32-35):
 
-- claim: a guarded move out of the state in which the work is offered, so only one claim succeeds;
+- claim: a guarded move out of the state that offers the work, so only one claim succeeds;
 - renewal: each report of the holder stores its time;
-- expiry: a silence that is longer than the lease, counted only while a server can hear reports;
-- fence: a report of any claim but the last one is refused;
-- takeover, once: the transaction that takes a lease away checks that nothing was heard since the
-  silence was found.
+- expiry: a silence longer than the lease, counted only while a server can receive reports;
+- fence: reports of earlier claims are refused;
+- takeover, once: the transaction that takes a lease away checks that no report has arrived since
+  the silence was found.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from server.core.errors import ConflictError
 from trainyard.protocol.states import AttemptNodeState, OperationState
 
 SKEW = timedelta(seconds=60)
-"""So far clocks of servers may differ; what lies further ahead was written before a clock was set
-back."""
+"""Largest difference between servers' clocks; a time further ahead was written before a clock was
+set back."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerUptime:
-    """The time in which reports can arrive: a silence before `up_since` counts against no node."""
+    """The period in which reports can arrive: silence before `up_since` counts against no node."""
 
     now: datetime
     up_since: datetime
     """Start of the servers' present uptime."""
 
     def silence(self, heard_at: datetime) -> timedelta:
-        """Return for how long nothing was heard that could have been heard.
+        """Return the time without a report while reports could arrive.
 
-        A time further ahead than clocks differ was written before the clock was set back: it would
-        keep a dead node alive until the clock has caught up.
+        A `heard_at` more than `SKEW` ahead was written before the clock was set back. It is
+        ignored, as it would keep a dead node alive until the clock has caught up.
         """
         ahead = heard_at > self.now + SKEW
         return self.now - (self.up_since if ahead else max(heard_at, self.up_since))
@@ -49,7 +49,7 @@ class ServerUptime:
     def is_silent(
         self, heard_at: ColumnElement[datetime], *, seconds: float
     ) -> ColumnElement[bool]:
-        """Return the condition that a row was not heard for longer than this."""
+        """Return the condition that a row's holder has been silent for longer than `seconds`."""
         limit = self.now - timedelta(seconds=seconds)
         if self.up_since >= limit:
             return false()
@@ -57,27 +57,27 @@ class ServerUptime:
 
 
 class HeardRow(Protocol):
-    """A row with the key of a lease, and when its holder was heard."""
+    """A row with the key of a lease and the time of its holder's last sign of life."""
 
     @property
     def heard_at(self) -> datetime:
-        """The last sign of life, as it was read."""
+        """Time of the last sign of life, as it was read."""
 
 
 @dataclass(frozen=True)
 class Leases:
-    """The leases that one table holds, a row each."""
+    """The leases of one table, one per row."""
 
     table: Table
     key: tuple[str, ...]
     held: Collection[StrEnum]
     """States in which a row has a holder that must report."""
     claimed_at: str
-    """Column of the time of the claim, which counts as a report until the first one."""
+    """Column of the claim's time, which counts as a report until the first report arrives."""
 
     @property
     def heard_at(self) -> ColumnElement[datetime]:
-        """The last sign of life of the holder."""
+        """Time of the holder's last sign of life."""
         columns = self.table.c
         return func.coalesce(columns.last_report_at, columns[self.claimed_at])
 
@@ -87,7 +87,7 @@ class Leases:
         return self.table.c.state.in_(sorted(self.held))
 
     def claim(self, now: datetime) -> dict[str, Any]:
-        """Return the columns of a claim; a report of an earlier one no longer counts."""
+        """Return the columns of a claim; the last report of an earlier claim is cleared."""
         return {self.claimed_at: now, "last_report_at": None}
 
     def renewal(self, now: datetime) -> dict[str, Any]:
@@ -95,11 +95,11 @@ class Leases:
         return {"last_report_at": now}
 
     def expired(self, uptime: ServerUptime, *, seconds: float) -> ColumnElement[bool]:
-        """Return the condition that a held lease of this length has run out."""
+        """Return the condition that a held lease of `seconds` has expired."""
         return and_(self.are_held, uptime.is_silent(self.heard_at, seconds=seconds))
 
     def unheard_since(self, found: HeardRow) -> ColumnElement[bool]:
-        """Return the condition of a takeover: `found` is held and was not heard since it was read.
+        """Return the condition of a takeover: `found` is held, with no report since it was read.
 
         Args:
             found: the key of a row, and its `heard_at`.
@@ -120,24 +120,24 @@ OPERATION_LEASES = Leases(
 
 
 def lease_expired(heard_at: datetime, uptime: ServerUptime | None, *, seconds: float) -> bool:
-    """Return whether a lease has run out; `uptime` is None while no server can hear reports."""
+    """Return whether a lease has expired; `uptime` is None while no server can receive reports."""
     return uptime is not None and uptime.silence(heard_at) > timedelta(seconds=seconds)
 
 
 def check_fence(holder: object, reporter: object, *, refusal: str) -> None:
-    """Refuse a report that another claim than the holder's sends.
+    """Check that a report comes from the present holder's claim.
 
     Raises:
-        ConflictError: it is another one.
+        ConflictError: it comes from another claim.
     """
     if holder != reporter:
         raise ConflictError(refusal)
 
 
 def is_recent(heartbeat_at: datetime, now: datetime, *, seconds: float) -> bool:
-    """Return whether a heartbeat came within so many seconds.
+    """Return whether a heartbeat came within the last `seconds`.
 
-    One from the future, written before the clock was set back, is not recent: it would bar others
-    until the clock has caught up.
+    A heartbeat from the future was written before the clock was set back. It does not count as
+    recent, as it would lock out others until the clock has caught up.
     """
     return abs(now - heartbeat_at) <= timedelta(seconds=seconds)

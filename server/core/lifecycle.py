@@ -46,11 +46,12 @@ from trainyard.protocol.states import (
 )
 
 _GROUPLESS: Mapping[str, None] = {"demand": None}
-"""Out of its group: the next launch of a job may need something else, and its reason is its own."""
+"""Removes a job from its group: its next launch may have another demand, and its reason is its own.
+"""
 
 
 class IllegalMoveError(ConflictError):
-    """The record is not in a state from which it may make this move."""
+    """The move is illegal from the record's present state."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,10 @@ class Move:
     values: Mapping[str, Any]
 
     def check(self, present: StrEnum) -> None:
-        """Check that the record may make this move from the state in which it was read.
+        """Check that the move is legal from `present`, the state that was read.
 
         Raises:
-            IllegalMoveError: it may not.
+            IllegalMoveError: it is not.
         """
         if present not in self.legal_from:
             raise IllegalMoveError(f"{self.what} is {present} and cannot become {self.target}")
@@ -115,7 +116,7 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
     """Carry out moves of one transaction, and store their event.
 
     Raises:
-        IllegalMoveError: a record is in a state from which the move is illegal. The caller lets it
+        IllegalMoveError: a move is illegal from the state of its record. The caller lets the error
             end the transaction, so that none of the moves takes effect.
     """
     for each in moves:
@@ -130,16 +131,18 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
 def move_all(
     context: Context, connection: Connection, moves: Sequence[Move], events: Sequence[NewEvent]
 ) -> None:
-    """Carry out moves of several jobs' records, alike ones by one statement; store their events.
+    """Carry out moves of several jobs' records, and store their events.
+
+    Moves of the same kind share one statement.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a transaction that holds the locks of the jobs.
         moves: of different records; no value is an expression.
-        events: what happened.
+        events: the events of the moves.
 
     Raises:
-        IllegalMoveError: a record is in a state from which its move is illegal.
+        IllegalMoveError: a move is illegal from the state of its record.
     """
     alike: dict[tuple[Any, ...], list[Move]] = {}
     for each in moves:
@@ -158,17 +161,17 @@ def move_jobs(
     rows: Sequence[Mapping[str, Any]],
     events: Sequence[NewEvent],
 ) -> None:
-    """Carry out the same move of several jobs by one statement, and store their events.
+    """Carry out the same move of several jobs in one statement, and store their events.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a transaction that holds the locks of the jobs.
-        target: the state of all of them.
-        rows: the id of each job and the columns that change with it, the same for all.
-        events: what happened.
+        target: the target state.
+        rows: the id of each job and its changed columns; all rows have the same columns.
+        events: the events of the moves.
 
     Raises:
-        IllegalMoveError: a job is in a state from which the move is illegal.
+        IllegalMoveError: the move is illegal from the state of a job.
     """
     legal, touched = sources(JOB_MOVES, target), {**_GROUPLESS, "updated_at": context.now()}
     _move_all(connection, jobs, target, legal, [{**row, **touched} for row in rows])
@@ -178,15 +181,15 @@ def move_jobs(
 def move_requests(
     connection: Connection, target: NodeRequestState, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Carry out the same move of several requests for nodes by one statement.
+    """Carry out the same move of several requests for nodes in one statement.
 
     Args:
         connection: a transaction that holds the lock of their source.
-        target: the state of all of them.
-        rows: the id of each and the columns that change with it, the same for all.
+        target: the target state.
+        rows: the id of each request and its changed columns; all rows have the same columns.
 
     Raises:
-        IllegalMoveError: one is in a state from which the move is illegal.
+        IllegalMoveError: the move is illegal from the state of a request.
     """
     legal = sources(NODE_REQUEST_MOVES, target)
     _move_all(connection, node_requests, target, legal, rows)
@@ -203,7 +206,7 @@ def _move_all(
 ) -> None:
     given = [{**row, "state": target.value} for row in rows]
     for each in given:
-        each |= {f"of_{name}": each.pop(name) for name in key}  # it is no column to set
+        each |= {f"of_{name}": each.pop(name) for name in key}  # key columns are not set
     changed = connection.execute(_guarded(table, key, legal_from), given)
     if changed.rowcount != len(rows):
         raise IllegalMoveError(
@@ -220,7 +223,7 @@ _LOCK_JOBS_OF = (
     select(jobs.c.id, attempts.c.id)
     .join(attempts, attempts.c.job_id == jobs.c.id)
     .where(attempts.c.id.in_(bindparam("attempt_ids", expanding=True)))
-    .order_by(jobs.c.id)  # no two transactions that lock several jobs wait crosswise
+    .order_by(jobs.c.id)  # prevents deadlocks of transactions that lock several jobs
     .with_for_update(key_share=True, of=jobs)
 )
 _LOCK_FREE_JOBS_OF = _LOCK_JOBS_OF.with_for_update(key_share=True, of=jobs, skip_locked=True)
@@ -229,12 +232,12 @@ _LOCK_FREE_JOBS_OF = _LOCK_JOBS_OF.with_for_update(key_share=True, of=jobs, skip
 def lock_job(connection: Connection, job_id: str) -> None:
     """Block other writers of this job's records until this transaction ends.
 
-    The first statement of every transaction that moves a job, its attempts or their nodes: two
-    nodes that end at the same time see each other's end, and transactions cannot deadlock. The mode
-    (FOR NO KEY UPDATE) lets inserts of rows that reference the job pass. SQLite has one writer.
+    Every transaction that moves a job, its attempts or their nodes calls it first: so two nodes
+    that end at the same time see each other's end, and transactions cannot deadlock. The lock mode
+    FOR NO KEY UPDATE allows inserts of rows that reference the job. SQLite has one writer.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: no job has this id.
     """
     if connection.execute(_LOCK_JOB, {"job_id": job_id}).one_or_none() is None:
         raise NotFoundError(f"no job has the id {job_id!r}")
@@ -255,7 +258,7 @@ def lock_job_of(connection: Connection, attempt_id: str) -> str:
     """Lock the job of an attempt, and return its id.
 
     Raises:
-        NotFoundError: there is no such attempt.
+        NotFoundError: no attempt has this id.
     """
     locked = lock_jobs_of(connection, [attempt_id])
     if attempt_id not in locked:
@@ -266,9 +269,9 @@ def lock_job_of(connection: Connection, attempt_id: str) -> str:
 def lock_jobs_of(
     connection: Connection, attempt_ids: Sequence[str], *, waits: bool = True
 ) -> Mapping[str, str]:
-    """Lock the jobs of attempts, and return their ids by those of the attempts that there are.
+    """Lock the jobs of attempts; return job ids by attempt id.
 
-    Without `waits` jobs that another transaction holds are left out.
+    Unknown attempts are omitted; without `waits`, so are jobs locked by another transaction.
     """
     statement = _LOCK_JOBS_OF if waits else _LOCK_FREE_JOBS_OF
     rows = connection.execute(statement, {"attempt_ids": attempt_ids})
@@ -276,7 +279,7 @@ def lock_jobs_of(
 
 
 def no_attempt(attempt_id: str) -> NotFoundError:
-    """Return the refusal of an attempt that there is not."""
+    """Return the refusal of an unknown attempt."""
     return NotFoundError(f"no attempt has the id {attempt_id!r}")
 
 
@@ -287,7 +290,7 @@ def _carry_out(connection: Connection, move: Move) -> None:
     statement = _guarded(move.table, tuple(move.key), move.legal_from)
     if computed:
         statement = statement.values(computed)
-    # Holds at READ COMMITTED: after a concurrent move the UPDATE tests the new state.
+    # Correct at READ COMMITTED: after a concurrent move the UPDATE tests the new state.
     changed = connection.execute(statement, {"state": move.target.value} | given | key)
     if changed.rowcount == 1:
         return
@@ -300,11 +303,11 @@ def _carry_out(connection: Connection, move: Move) -> None:
 
 @cache
 def _guarded(table: Table, key: tuple[str, ...], legal_from: frozenset[StrEnum]) -> Update:
-    """Return the UPDATE of a record in one of these states; the columns come with its values."""
+    """Return the UPDATE of a record in one of these states; the values name the set columns."""
     of_key = (table.c[name] == bindparam(f"of_{name}") for name in key)
     return update(table).where(*of_key, _is_in(table, legal_from))
 
 
 def _is_in(table: Table, states: Collection[StrEnum]) -> ColumnElement[bool]:
-    # Not IN: its list is expanded at each execution, and cannot be with several sets of parameters.
+    # Not IN: its list is expanded at each execution, which fails with several parameter sets.
     return or_(false(), *(table.c.state == state for state in sorted(states)))

@@ -16,14 +16,14 @@ from server.core.leases import SKEW, ServerUptime
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
-"""Pause between two beats: a row that is written by every API process, so not shorter."""
+"""Pause between two beats. Not shorter, because every API process writes the same row."""
 GAP = timedelta(seconds=5)
-"""Beats further apart than this mean that the servers were away. A shorter outage is silence,
-so a lease must outlast this gap and the longest pause of a supervisor between two tries."""
+"""Beats further apart than this show that the servers were down. A shorter outage counts as
+silence, so a lease must outlast this gap and a supervisor's longest pause between two tries."""
 
 
 def beat(context: Context) -> None:
-    """Record that an API server is up; after a gap, the uptime starts anew."""
+    """Record that an API server is up; after a gap, start a new uptime."""
     now = context.now()
     with context.database.write() as connection:
         first = {"id": 1, "beat_at": now, "up_since": now}
@@ -35,7 +35,7 @@ def beat(context: Context) -> None:
 
 
 def server_uptime(connection: Connection, now: datetime) -> ServerUptime | None:
-    """Return the servers' uptime without a gap; None while no server is up."""
+    """Return the servers' uninterrupted uptime, or None while no server is up."""
     row = connection.execute(select(liveness.c.beat_at, liveness.c.up_since)).one_or_none()
     if row is None or not now - GAP <= row.beat_at <= now + SKEW:
         return None

@@ -1,7 +1,7 @@
-"""Periodic work: in each round of the leader, what is due runs, one task after the other.
+"""Periodic work: each round of the leader runs the due tasks, one after the other.
 
-Periods and budgets are of the monotonic clock: a wall clock that is set back or forward puts no
-task off, and repeats none. All tasks stand in one table (`server.app.periodic_tasks`).
+Periods and budgets use the monotonic clock, so setting the wall clock neither delays nor repeats a
+task. All tasks stand in one table (`server.app.periodic_tasks`).
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from server.core.database.upsert import insert_or_replace
 Steps = Iterator[None]
 """A run in steps: it may pause after each, and continues in the next round."""
 Run = Callable[[], object]
-"""Begins a run; returns its `Steps`, or anything else where it is over already."""
+"""Starts a run; returns its `Steps`, or anything else if the run is already over."""
 EACH_ROUND = 0.0
 
 
 @dataclass(frozen=True)
 class PeriodicTask:
-    """What repeats, as declared."""
+    """The declaration of a periodic task."""
 
     name: str
     """Verb and noun in snake case."""
     every_seconds: float
-    """Time from the begin of a run to the begin of the next one, at least."""
+    """Shortest time from the start of a run to the start of the next one."""
     budget_seconds: float
-    """Time of a round after which a run in steps pauses; whatever waits for a slot waits for the
-    round."""
+    """Time after which a run in steps pauses until the next round; a long round delays every job
+    that waits for a slot."""
     purpose: str
     """One sentence for the docs."""
     resumes: bool = True
-    """Whether a paused run continues in the next round; else the next run does the rest."""
+    """Whether a paused run continues in the next round; otherwise the next run does the rest."""
 
 
 @dataclass(frozen=True)
 class TaskTimes:
-    """What became of a task in the present epoch."""
+    """Counts and times of a task in the present epoch."""
 
     runs: int = 0
     failures: int = 0
     seconds: float = 0.0
-    """Work of the last run, in all of its rounds."""
+    """Work of the last run, over all of its rounds."""
     lag_seconds: float = 0.0
-    """By how much the last run began after it was due."""
+    """Delay of the last run's start."""
 
 
 class PeriodicWork:
-    """The tasks of one epoch of the leader; it remembers nothing of an earlier one."""
+    """The tasks of one epoch of the leader; nothing carries over from an earlier epoch."""
 
     def __init__(self, clock: Callable[[], float], runs: Mapping[PeriodicTask, Run]) -> None:
-        """Keep the tasks in the order in which they run; all of them are due.
+        """Take the tasks in the order in which they run; all are due.
 
         Args:
-            clock: seconds that only grow.
-            runs: begins a run of each task.
+            clock: a monotonic clock, in seconds.
+            runs: for each task, the function that starts a run.
         """
         self._clock = clock
         self._turns = [_Turn(task, run) for task, run in runs.items()]
@@ -72,11 +72,11 @@ class PeriodicWork:
     def run_due(self) -> None:
         """Run each task that is due or paused.
 
-        A task that fails keeps no other from its turn, and runs again after its period.
+        A failed task does not stop the others, and runs again after its period.
 
         Raises:
             LeadLostError: another scheduler leads.
-            ExceptionGroup: some tasks failed; the others were carried out.
+            ExceptionGroup: some tasks failed; the others ran.
         """
         errors: list[Exception] = []
         for turn in self._turns:
@@ -96,17 +96,17 @@ class PeriodicWork:
         return [turn.task for turn in self._turns]
 
     def is_paused(self, task: PeriodicTask) -> bool:
-        """Return whether steps are left of the last run of a task."""
+        """Return whether the last run of a task has steps left."""
         return any(turn.is_paused for turn in self._turns if turn.task is task)
 
     @property
     def times(self) -> Mapping[str, TaskTimes]:
-        """Times of each task that has run, by name."""
+        """Times by name of task; tasks that have not run are omitted."""
         return {turn.task.name: turn.times for turn in self._turns if turn.times.runs}
 
 
 class _Turn:
-    """One task, and where its present run is."""
+    """One task and the progress of its present run."""
 
     def __init__(self, task: PeriodicTask, run: Run) -> None:
         self.task = task
@@ -121,7 +121,7 @@ class _Turn:
         return self._left is not None
 
     def take(self, clock: Callable[[], float]) -> None:
-        """Begin a run that is due, or continue one that has paused, within the budget."""
+        """Start a due run or continue a paused one, within the budget."""
         now = clock()
         if self._left is None:
             if now < self._due_at:
@@ -150,13 +150,13 @@ class _Turn:
 
     @staticmethod
     def _is_over(steps: Steps, clock: Callable[[], float], *, until: float) -> bool:
-        """Carry out steps; return whether none is left. One is carried out in any case."""
+        """Carry out steps, at least one, until `until`; return whether none is left."""
         return all(clock() < until for _ in steps)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTimes(TypedRow):
-    """Times of one task, as the leader stored them last."""
+    """Times of one task that the leader last stored."""
 
     table: ClassVar[Table] = periodic_tasks
 
@@ -169,7 +169,7 @@ class StoredTimes(TypedRow):
 
 
 def store_times(context: Context, times: Mapping[str, TaskTimes]) -> None:
-    """Store the times of each task that has run, by name."""
+    """Store the times of tasks, given by name."""
     now = context.now()
     rows = [{"name": name, "stored_at": now, **asdict(times[name])} for name in sorted(times)]
     with context.database.write() as connection:
@@ -177,5 +177,5 @@ def store_times(context: Context, times: Mapping[str, TaskTimes]) -> None:
 
 
 def read_times(connection: Connection) -> Sequence[StoredTimes]:
-    """Return the times of all tasks that have run, by name."""
+    """Return the times of all tasks that have run, sorted by name."""
     return StoredTimes.all(connection, StoredTimes.select().order_by(periodic_tasks.c.name))

@@ -17,18 +17,18 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 KEPT_KEYS = 2
-"""The newest key encrypts; the former one reads what a process wrote while keys were rotated."""
+"""The newest key encrypts; the former one reads values that were written during a rotation."""
 
 
 class KeyFileError(UnavailableError):
-    """The file of the keys is missing or damaged, or none of its keys made a value."""
+    """The key file is missing or damaged, or none of its keys decrypts a value."""
 
 
 class SecretsBox:
-    """Encrypts with the first key of a file, and decrypts with any: Fernet, AES-128-CBC and HMAC.
+    """Encrypts with the first key of a file and decrypts with any: Fernet, AES-128-CBC and HMAC.
 
-    The file has a key a line. Every process of the server needs the same one. It is read again when
-    it changes, so that a rotation needs no restart.
+    The file has one key per line. Every process of the server needs the same file. It is read again
+    when it changes, so that a rotation needs no restart.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,28 +36,28 @@ class SecretsBox:
         self._read: tuple[tuple[int, int], MultiFernet] | None = None
 
     def create(self) -> bool:
-        """Write a first key, readable by its owner alone, unless a file is there."""
+        """Write a first key, readable by its owner alone; return False if the file exists."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return create_file(self.path, _text([_new_key()]), mode=0o600)
 
     def add_key(self) -> None:
-        """Put a new key before those of the file; it encrypts from now on.
+        """Put a new key first in the file; it encrypts from now on.
 
         Raises:
             KeyFileError: the file cannot be read.
         """
-        _ = self._fernet  # refuses a file that holds no keys
+        _ = self._fernet  # refuses a file without valid keys
         self._replace([_new_key(), *self._lines()])
 
     def forget_old_keys(self) -> None:
-        """Keep the newest keys, when every stored value was encrypted anew."""
+        """Drop all but the newest `KEPT_KEYS` keys; call it once every value is encrypted again."""
         self._replace(self._lines()[:KEPT_KEYS])
 
     def seal(self, env: Mapping[str, str]) -> dict[str, str] | None:
         """Return an environment with its values encrypted; None for an empty one.
 
         Raises:
-            KeyFileError: the file of the keys is missing or damaged.
+            KeyFileError: the key file is missing or damaged.
         """
         return {name: self._encrypt(value) for name, value in env.items()} or None
 
@@ -65,20 +65,20 @@ class SecretsBox:
         """Return an environment as it was submitted.
 
         Raises:
-            KeyFileError: the file of the keys is missing, or none of its keys made a value.
+            KeyFileError: the key file is missing, or none of its keys decrypts a value.
         """
         return {name: self._decrypt(token, name) for name, token in (sealed or {}).items()}
 
     def restore(self, spec: JobSpec, sealed: Mapping[str, str] | None) -> JobSpec:
-        """Return a stored spec with the environment that was submitted with it.
+        """Return a stored spec with its submitted environment.
 
         Raises:
-            KeyFileError: the file of the keys is missing, or none of its keys made a value.
+            KeyFileError: the key file is missing, or none of its keys decrypts a value.
         """
         return spec.model_copy(update={"env": self.open(sealed)}) if sealed else spec
 
     def shown(self, sealed: Mapping[str, str] | None) -> dict[str, str]:
-        """Return an environment for a view: only values of the allow-list are readable."""
+        """Return an environment for a view; values outside the allow-list are masked."""
         try:
             env = self.open(sealed)
         except KeyFileError:
@@ -86,10 +86,10 @@ class SecretsBox:
         return {name: env[name] if is_allowed(name, env[name]) else MASK for name in env}
 
     def rotate(self, sealed: Mapping[str, str]) -> dict[str, str]:
-        """Return an encrypted environment, encrypted anew with the newest key.
+        """Return an encrypted environment, encrypted again with the newest key.
 
         Raises:
-            KeyFileError: no key of the file made a value.
+            KeyFileError: no key of the file decrypts a value.
         """
         return {name: self._encrypt(value) for name, value in self.open(sealed).items()}
 
@@ -101,13 +101,13 @@ class SecretsBox:
             return self._fernet.decrypt(token).decode()
         except InvalidToken:
             raise KeyFileError(
-                f"env.{name} cannot be decrypted: no key in {self.path} made it; put the file back "
+                f"env.{name} cannot be decrypted: no key in {self.path} made it; put back the file "
                 "with which it was stored"
             ) from None
 
     @property
     def _fernet(self) -> MultiFernet:
-        """The keys of the file, read when it has changed."""
+        """The keys of the file, read again when it has changed."""
         try:
             stat = self.path.stat()
             seen = (stat.st_mtime_ns, stat.st_ino)

@@ -16,7 +16,7 @@ from trainyard.outside.secret_file import url_with_password
 from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
 
 DAYS_OF_MONTH = 32
-"""Days for which at least is kept what is counted by calendar month."""
+"""Shortest retention, in days, of data that is counted by calendar month."""
 
 
 class Settings(BaseSettings):
@@ -27,11 +27,12 @@ class Settings(BaseSettings):
     database_url: str = "sqlite:///trainyard.db"
     """SQLAlchemy URL of the database (`sqlite:///...` or `postgresql://...`)."""
     database_password_file: Path | None = None
-    """File that holds the password of this URL, which then has none; no other user can read it."""
+    """File that holds the password of this URL, which must then contain none. Other
+    users must not be able to read the file."""
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File that holds the password of the broker, likewise."""
+    """File that holds the password of the broker's URL, on the same conditions."""
     host: str = "127.0.0.1"
     """Address on which the API listens."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8470
@@ -40,100 +41,99 @@ class Settings(BaseSettings):
     """Folder for the first admin token, and for `secrets.key` with the keys that encrypt values of
     `env`. Every process of the server needs the same folder."""
     web_dir: Path | None = None
-    """Folder of the built dashboard; the one inside the package when absent."""
+    """Folder of the built dashboard; by default the one inside the package."""
     public_url: str | None = None
     """URL under which browsers reach the server; writes with a cookie must come from its origin.
     Without it they must come from loopback."""
     roots: Annotated[tuple[str, ...], NoDecode] = ("checkpoints", "data")
-    """Names of the storage roots that specs may use, as an array of JSON."""
+    """Names of the storage roots that specs may use, as a JSON array."""
     allow_code: bool = False
     """Whether jobs may bring code of their own (`model.factory`), which then runs on the nodes."""
     lease_seconds: Annotated[float, Field(ge=12)] = 30.0
-    """Silence after which a node of an attempt counts as unreachable. Never so short that a server
-    which is away for some seconds makes it look like silence."""
+    """Silence after which a node of an attempt counts as unreachable. Below the minimum, a server
+    outage of some seconds could count as silence."""
     report_seconds: Annotated[float, Field(gt=0)] = 0.5
     """Longest pause between two reports of a supervisor."""
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Pause between two heartbeats of a worker; after six without one its node is offline."""
+    """Pause between two heartbeats of a worker; its node is offline after six missed ones."""
     claim_seconds: Annotated[float, Field(gt=0)] = 120.0
-    """Time within which an attempt must be claimed by all of its nodes."""
+    """Time within which all nodes of an attempt must claim it."""
     cordon_after_failures: Annotated[int, Field(ge=0)] = 3
-    """Attempts that fail because of a node within `cordon_window_seconds`, after which nothing new
-    is placed there; never when 0."""
+    """Failed attempts caused by a node within `cordon_window_seconds`, after which nothing new is
+    placed on it; never when 0."""
     cordon_window_seconds: Annotated[float, Field(gt=0)] = 21_600.0
     """Time within which failures of a node are counted together."""
     clock_skew_seconds: Annotated[float, Field(ge=0)] = 5.0
     """Difference between the clocks of a node and of the database above which nothing new is placed
     on the node; never when 0."""
     recovery_seconds: Annotated[float, Field(ge=0)] = 120.0
-    """Longest wait of a job until the commits of its lost attempt are found, once a node sees its
-    storage."""
+    """Longest wait of a job for the search for its lost attempt's commits, from when a node has
+    access to its storage."""
     grow_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time for which an attempt of an elastic job trains before the job grows onto free slots."""
     preemption: bool = True
-    """Whether a waiting job preempts attempts of lower priority, and those that overtook it on an
-    expected duration alone, of which there are none otherwise: they save, leave and are queued
-    again."""
+    """Whether a waiting job preempts attempts of lower priority, and attempts that overtook it on
+    an expected duration alone: they save, leave and are queued again. Without preemption no attempt
+    overtakes on an expected duration alone."""
     preempt_after_seconds: Annotated[float, Field(ge=0)] = 600.0
-    """Time since its first step after which an attempt may be preempted."""
+    """Time from its first step after which an attempt may be preempted."""
     resend_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Pause before an unclaimed launch message is sent again; it doubles up to a minute. That of
-    operations stays."""
+    """Pause before an unclaimed launch message is sent again; it doubles up to a minute. For
+    messages of operations the pause does not grow."""
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024
-    """Bytes of output that are kept for each rank of an attempt; the oldest are dropped."""
+    """Bytes of output kept for each rank of an attempt; the oldest are dropped."""
     artifact_quota_bytes: Annotated[int, Field(ge=0)] = 1024 * 1024 * 1024
-    """Bytes of images and files that are kept for each job; what exceeds them is dropped."""
+    """Bytes of images and files kept for each job; further ones are dropped."""
     artifact_file_bytes: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)] = MAX_FILE_BYTES
-    """Bytes of the largest file among them, at most 256 MiB."""
+    """Largest image or file of a job in bytes, at most 256 MiB."""
     log_level: Literal["DEBUG", "INFO", "WARNING"] = "INFO"
-    """Least level of the lines that the server logs. Accepted reports and heartbeats, and looks at
-    its health, are DEBUG; all other requests INFO."""
+    """Lowest level of logged lines. Accepted reports, heartbeats and health checks are DEBUG; all
+    other requests are INFO."""
     device_gauges: bool = False
-    """Whether `/metrics` has gauges of each GPU, in place of one for those of a node: 15 gauges a
-    GPU, 120,000 for a thousand nodes of eight."""
+    """Whether `/metrics` has gauges of each GPU, instead of one for all GPUs of a node: 15 gauges
+    per GPU, 120,000 for a thousand nodes of eight."""
     scrub_interval_days: Annotated[float, Field(ge=0)] = 0.0
-    """Days without a check after which an idle node compares a checkpoint with its checksums; never
-    when 0."""
+    """Days without a check after which an idle node verifies a checkpoint's checksums; never when
+    0."""
     operations_kept_days: Annotated[float, Field(ge=0)] = 30.0
-    """Days after which operations that have ended are forgotten; never when 0."""
+    """Days after which ended operations are deleted; never when 0."""
     jobs_kept_days: Annotated[float, Field(ge=0)] = 730.0
-    """Days after its end for which a job is kept that nothing needs: it has no checkpoint, none was
-    forked from it, and it has no tag `keep`. With it go its series, logs, events and artifacts;
-    never when 0."""
+    """Days from a job's end to its deletion with its series, logs, events and artifacts; never
+    deleted when 0. A job stays if it has a checkpoint, a fork or the tag `keep`."""
     imports_kept_days: Annotated[float, Field(ge=0)] = 730.0
-    """Days for which an imported run is kept, on the same conditions; never deleted when 0."""
+    """Days after which an imported run is deleted, on the same conditions; never when 0."""
     logs_kept_days: Annotated[float, Field(ge=0)] = 365.0
-    """Days after the end of an attempt for which its output is kept, also where its job stays, but
-    for one with the tag `keep`; never deleted when 0."""
+    """Days from the end of an attempt to the deletion of its output, even if its job stays; never
+    deleted when 0, or if the job has the tag `keep`."""
     events_kept_days: Annotated[float, Field(ge=0)] = 365.0
-    """Days for which events are kept that belong to no job, or to a deleted one; never deleted when
-    0. Those of a job are kept as long as the job."""
+    """Days after which events of no job or of a deleted job are deleted; never when 0. Events of a
+    job are kept as long as the job."""
     goodput_kept_days: Annotated[float, Field(ge=0)] = 400.0
-    """Days for which the slot-time of ended attempts and of nodes is kept; never deleted when 0,
-    else at least 32: quotas count the calendar month."""
+    """Days after which the slot-time of ended attempts and of nodes is deleted; never when 0,
+    otherwise at least 32: quotas count the calendar month."""
     requests_kept_days: Annotated[float, Field(ge=0)] = 90.0
-    """Days for which requests for nodes are kept that have ended; never deleted when 0, else at
-    least 32: the limits of a source count the calendar month."""
+    """Days after which ended requests for nodes are deleted; never when 0, otherwise at least 32:
+    the limits of a source count the calendar month."""
     max_slots: Annotated[int, Field(ge=1)] = 16_384
-    """Most slots that a job may ask for. A job that is larger than all nodes waits for more of
-    them; a larger number is a mistake and is refused."""
+    """Most slots of a job. A job that is larger than all nodes waits for more nodes; a number above
+    this limit is a mistake and is refused."""
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
-    """Largest request body, reports apart."""
+    """Largest request body, except that of reports."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0
     """Longest life of a stream of events; its client reconnects, and its token is checked again."""
     max_connections_per_address: Annotated[int, Field(ge=16)] = 1024
-    """Most open connections of one address (of IPv6, of one /64); those of `trusted_proxies` count
-    only in the total, which is given by the limit of file descriptors. A browser holds up to seven,
-    a node about as many as it runs attempts."""
+    """Most open connections of one IPv4 address or IPv6 /64. Connections of `trusted_proxies` count
+    only in the total, which follows from the limit of file descriptors. A browser holds up to
+    seven, a node about as many as it runs attempts."""
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
-    """Addresses and networks of reverse proxies, divided by commas: their `X-Forwarded-For` and
-    `X-Forwarded-Proto` are believed."""
+    """Addresses and networks of reverse proxies, separated by commas: their `X-Forwarded-For` and
+    `X-Forwarded-Proto` are trusted."""
 
     def whole_database_url(self) -> str:
         """Return `database_url` with its password.
 
         Raises:
-            ValueError: the file of the password cannot be used, or the URL has one already.
+            ValueError: the password file is unusable, or the URL already has a password.
         """
         return url_with_password(self.database_url, self.database_password_file, name="DATABASE")
 
@@ -141,13 +141,13 @@ class Settings(BaseSettings):
         """Return `broker_url` with its password.
 
         Raises:
-            ValueError: as for the database.
+            ValueError: see `whole_database_url`.
         """
         return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
     @property
     def key_file(self) -> Path:
-        """File of the keys that encrypt values of `env`."""
+        """File with the keys that encrypt values of `env`."""
         return self.state_dir / "secrets.key"
 
     @property
@@ -165,7 +165,7 @@ class Settings(BaseSettings):
     @field_validator("roots", mode="before")
     @classmethod
     def _read_names(cls, given: object) -> object:
-        """Read JSON here: an error of pydantic-settings' own reading names no variable."""
+        """Parse JSON here, because pydantic-settings' own parse errors name no variable."""
         if not isinstance(given, str):
             return given
         try:
@@ -187,11 +187,10 @@ class Settings(BaseSettings):
 
 
 def setting_problems(error: ValueError) -> list[str]:
-    """Return a line for each setting that cannot be used.
+    """Return a line for each invalid setting, with its variable, its value and the legal values.
 
     Args:
-        error: of pydantic, for which a line has the variable, its value and what is legal; or
-            another one, whose text has them.
+        error: an error of pydantic, or another error with such a line as its text.
     """
     if not isinstance(error, ValidationError):
         return [str(error)]
@@ -199,7 +198,7 @@ def setting_problems(error: ValueError) -> list[str]:
     for each in error.errors(include_url=False):
         detail = each["msg"].removeprefix("Value error, ")
         path = each["loc"]
-        # Without a path the value is that of all settings.
+        # Without a path the error concerns all settings together.
         name = f"TRAINYARD_{str(path[0]).upper()}" if path else None
         lines.append(f"{named(name, each['input'])}: {detail}" if name else detail)
     return lines

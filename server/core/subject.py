@@ -1,4 +1,4 @@
-"""Who caused an event, and what it is about."""
+"""Actor and subject of an event."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who caused a change: a person by the name of the token, a node, or a part of the system."""
+    """The cause of a change: a person (by the token's name), a node or a part of the system."""
 
     name: str
     token_id: str | None = None
-    """Token of a person, by which the person is known: another token may have the same name."""
+    """Token that identifies a person; another token may have the same name."""
     is_admin: bool = False
-    """Whether it is the admin token."""
+    """Whether the token is the admin token."""
     token_hash: str | None = field(default=None, compare=False, repr=False)
-    """Hash of the token of a request: the admin token keeps its id when it is replaced."""
+    """Hash of the request's token; needed because the admin token keeps its id when replaced."""
 
     @property
     def identity(self) -> str:
-        """The token of a person; the name of a part of the system."""
+        """The token of a person, or the name of a part of the system."""
         return self.token_id or self.name
 
     def may_act_for(self, token_id: str | None) -> bool:
-        """Return whether the actor may see what belongs to the holder of a token."""
+        """Return whether the actor may act for the holder of a token."""
         return self.is_admin or self.made(token_id)
 
     def made(self, token_id: str | None) -> bool:
-        """Return whether the actor holds a token; None is that of no person."""
+        """Return whether the actor holds a token; None is held by no person."""
         return token_id is not None and token_id == self.token_id
 
 
@@ -41,7 +41,7 @@ SCRUBBING = Actor("scrubbing")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The job, attempt and node that an event is about; None where it is about none."""
+    """The job, attempt and node of an event; each may be None."""
 
     job_id: str | None = None
     attempt: int | None = None

@@ -20,33 +20,34 @@ from trainyard.base.ids import make_id
 from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
-"""Fixed id of the one admin token: of several first starts, the primary key lets one insert it."""
+"""Fixed id of the only admin token: of several first starts, the primary key lets one insert it."""
 ADMIN_NAME = "admin"
 CLOCKS = timedelta(seconds=60)
-"""So far clocks of servers may differ: what was made just before the token counts as made by it."""
+"""Largest difference between servers' clocks: the admin token counts as the maker of tokens created
+up to this long before it."""
 LASTING = (TokenKind.API, TokenKind.JOIN)
-"""Kinds of tokens that an admin token makes, and that outlive it."""
+"""Kinds of tokens that an admin token makes and that outlive it."""
 OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
-"""Kinds that a registration makes, by a join token."""
+"""Kinds of tokens that a registration with a join token makes."""
 
 
 @dataclass(frozen=True)
 class AdminRotation:
-    """The end of an admin token: what ended with it, and what it leaves behind."""
+    """Result of replacing the admin token: counts of ended items, remaining tokens and requests."""
 
     token: str
-    """The new one."""
+    """The new admin token."""
     sessions: int
     """Browser sessions that ended."""
     codes: int
     """Login codes that ended."""
     commands: int
-    """Commands in running attempts that are ended."""
+    """Commands in running attempts that ended."""
     made: Sequence[Token]
-    """Valid tokens made since the former admin token was, the oldest first: only it, or a join
-    token that it made, can have made them."""
+    """Valid tokens made since the former admin token was created, the oldest first: only it, or a
+    join token that it made, can have made them."""
     earlier: Sequence[Token]
-    """Valid tokens that former ones made."""
+    """Valid tokens that earlier admin tokens made."""
     requests: Sequence[str]
     """Ids of open requests for nodes that a person made."""
 
@@ -54,11 +55,11 @@ class AdminRotation:
 def ensure_admin_token(context: Context) -> Path | None:
     """Create the admin token if there is none, and return the file that holds it.
 
-    Processes that start together agree: the second one on a machine reads the file of the first,
-    and one on another machine removes its own file again.
+    Processes that start together agree: a second process on the same machine reads the file of the
+    first; a process on another machine deletes its own file again.
 
     Returns:
-        None where the token existed, or where another machine has the file.
+        None if the token existed, or if another machine has the file.
     """
     if _stored_hash(context) is not None:
         return None
@@ -77,15 +78,15 @@ def ensure_admin_token(context: Context) -> Path | None:
 
 
 def replace_admin_token(context: Context) -> AdminRotation:
-    """Replace the admin token, and end what the former one opened.
+    """Replace the admin token; end its sessions, all login codes, and its running commands.
 
-    Its sessions end, all login codes, which no other token makes, and its commands in running
-    attempts. The tokens that it made stay: `revoke_made` ends those.
+    Only the admin token makes login codes. The other tokens that it made stay valid: `revoke_made`
+    revokes them.
     """
     token, now = make_token(TokenKind.ADMIN), context.now()
     with context.database.write() as connection:
         query = select(tokens.c.created_at).where(tokens.c.id == ADMIN_ID)
-        former = connection.scalar(query.with_for_update())  # before all that it may be making
+        former = connection.scalar(query.with_for_update())  # first: it may be making tokens now
         ended = connection.execute(delete(sessions).where(sessions.c.token_id == ADMIN_ID))
         codes = (tokens.c.kind == TokenKind.LOGIN) & tokens.c.revoked_at.is_(None)
         spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))
@@ -113,7 +114,7 @@ def replace_admin_token(context: Context) -> AdminRotation:
 def unknown_machines(
     context: Context, *, nodes: Collection[str], sources: Collection[str]
 ) -> list[str]:
-    """Return which of these nodes and sources have no valid token, as `node gpu-1`."""
+    """Return the given nodes and sources without a valid token, in the form `node gpu-1`."""
     with context.database.read() as connection:
         known = {
             (kind, name)
@@ -130,10 +131,12 @@ def unknown_machines(
 def revoke_made(
     context: Context, made: Sequence[Token], *, nodes: Collection[str], sources: Collection[str]
 ) -> list[Token]:
-    """Revoke tokens of people and join tokens among `made`, and those of the named machines.
+    """Revoke the API and join tokens among `made`, and the tokens of the named machines.
 
-    Returns those that were revoked. With a token of a person its sessions and its commands in
-    running attempts end.
+    The sessions of an API token and its commands in running attempts end with it.
+
+    Returns:
+        The revoked tokens.
     """
     going = [row for row in made if row.kind in LASTING]
     with context.database.write() as connection:

@@ -1,8 +1,8 @@
 """Authorization of endpoints: dependencies that return the principal or refuse the request.
 
-FastAPI solves every dependency of a dependency anew wherever it is named, which takes longer than
-the look at the database. So each of these has none: it reads the request itself, and `schemes_of`
-names to OpenAPI what it reads.
+FastAPI resolves sub-dependencies again for each use, which takes longer than the database query. So
+these dependencies have none: each reads the request itself, and `schemes_of` names its schemes for
+OpenAPI.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainyard.base.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
-"""Name under https: browsers accept the prefix `__Host-` from this host alone, with `Secure`."""
+"""Name under https: browsers accept the prefix `__Host-` only from this host and with `Secure`."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NO_TOKEN = "send a token: Authorization: Bearer ty_..."
 
@@ -56,7 +56,7 @@ _schemes: dict[Callable[..., object], tuple[str, ...]] = {}
 
 
 def schemes_of(call: Callable[..., Any] | None) -> tuple[str, ...]:
-    """Return the names of the schemes by which a dependency authorizes; none for another one."""
+    """Return the names of a dependency's security schemes; empty if it does not authorize."""
     return () if call is None else _schemes.get(call, ())
 
 
@@ -151,7 +151,7 @@ async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, 
     if token is None:
         raise UnauthenticatedError(NO_TOKEN)
     principal = await served_together(request, find_holders, token)
-    if principal.unnoted_use:  # apart: those whose use is noted do not wait for a writer
+    if principal.unnoted_use:  # in a separate group, so that other requests wait for no writer
         await served_together(request, note_uses, principal.token_id)
     if principal.kind not in kinds:
         legal = " or ".join(kinds)
@@ -160,13 +160,13 @@ async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, 
 
 
 def check_origin(context: Context, request: Request) -> None:
-    """Refuse requests of other sites' pages that carry this site's cookie.
+    """Check that a request with this site's cookie comes from a page of this site.
 
     Without `public_url` the `Host` header names the server, and another site can point its own name
     at the server's address (DNS rebinding): then only loopback is accepted.
 
     Raises:
-        ForbiddenError: the `Origin` header is absent or names another origin than the server's.
+        ForbiddenError: the `Origin` header is absent or differs from the server's origin.
     """
     origin = request.headers.get("origin", "")
     public_url = context.settings.public_url
@@ -194,15 +194,15 @@ admin = Depends(_admin)
 node = Depends(_by_token(TokenKind.NODE))
 """The token of a node."""
 joiner = Depends(_joiner)
-"""A join token, the join secret of a pilot, or the token of a node that comes back."""
+"""A join token, the join secret of a pilot, or the token of a returning node."""
 pilot = Depends(_pilot)
 """The join secret of a pilot."""
 source = Depends(_by_token(TokenKind.SOURCE))
 """The token of a source of nodes."""
 source_joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.SOURCE))
-"""A join token, or the token of a source that comes back."""
+"""A join token, or the token of a returning source."""
 attempt = Depends(_attempt_token_hash)
-"""Hash of the token, which `server.jobs.attempts.reports.authenticate_share` compares."""
+"""Hash of the token, for `server.jobs.attempts.reports.authenticate_share` to compare."""
 
 Cookie = Annotated[str | None, Depends(_session_cookie)]
 """The cookie of a browser session, unchecked."""

@@ -40,8 +40,8 @@ TokenBody = Annotated[TokenRequest, Depends(JsonBody(TokenRequest))]
 def log_in(context: ServerContext, request: Request, body: SessionBody) -> Response:
     """Open a session by a token, or by the one-time code of a login link.
 
-    The reply sets an HttpOnly cookie. The endpoint needs no authorization; after too many failures
-    of an address it answers 429.
+    The reply sets an HttpOnly cookie. The endpoint needs no authorization. After too many failed
+    logins from an address it answers 429.
     """
     if "origin" in request.headers:  # another site must not log a browser in
         check_origin(context, request)
@@ -66,7 +66,7 @@ def log_in(context: ServerContext, request: Request, body: SessionBody) -> Respo
 
 @router.get(SESSION_PATH, response_model=SessionView, summary="Who is logged in")
 def who(context: ServerContext, principal: Person, cookie: Cookie, request: Request) -> Response:
-    """Return the principal of the session or token of the request."""
+    """Return the principal of the request's session or token."""
     if "authorization" in request.headers or cookie is None:
         return reply(_session_view(principal, None))
     return reply(_session_view(*service.authenticate_session(context, cookie)))

@@ -26,18 +26,18 @@ from trainyard.protocol.rest.access import TokenRequest
 
 SESSION_LIFETIME = timedelta(days=30)
 MAX_SESSIONS = 200
-"""Browser sessions of a token; the oldest one ends with a further login."""
+"""Most browser sessions of a token; a further login ends the oldest one."""
 DEFAULT_LIFETIME = {
     "api": timedelta(days=365),
     "join": timedelta(hours=1),
     "login": timedelta(minutes=10),
 }
 LOGIN_LIFETIME = DEFAULT_LIFETIME["login"]
-"""Longest life of a login code: who has a copy of one opens a session of the admin."""
+"""Longest life of a login code: anyone with a copy can open a session of the admin."""
 LAST_USED_PRECISION = timedelta(minutes=1)
-"""Pause between two writes of `last_used_at`, which would make every request a writer."""
+"""Pause between two writes of `last_used_at`; without it every request would write."""
 RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
-"""Actors of the system in events: no token may have such a name."""
+"""Names of the system's actors in events; no token may have one of them."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,14 @@ class Principal:
     kind: TokenKind
     token_id: str
     token_hash: str = field(default="", repr=False)
-    """Hash of the token, also that of a browser session's."""
+    """Hash of the token, or of the token that opened the browser session."""
     node: str | None = None
     source: str | None = None
     pilot: tuple[str, int] | None = None
-    """Request and index of the pilot whose join secret it is."""
+    """Request and index of the pilot that the join secret belongs to."""
     unnoted_use: bool = False
-    """Whether no use of the token was noted within `LAST_USED_PRECISION`."""
+    """Whether this use must be stored: the last stored one is at least `LAST_USED_PRECISION` old.
+    """
 
     @property
     def actor(self) -> Actor:
@@ -65,28 +66,28 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class GivenToken(Token):
-    """A token with the hash by which it is found."""
+    """A token with its hash."""
 
     hash: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionToken(GivenToken):
-    """The token by which a browser session was opened."""
+    """The token that opened a browser session."""
 
     session_expires_at: Annotated[datetime, sessions.c.expires_at]
 
 
 @dataclass(frozen=True)
 class NewSession:
-    """A browser session; `cookie` is returned once, its hash is stored."""
+    """A browser session; `cookie` is returned only once, as only its hash is stored."""
 
     principal: Principal
     cookie: str
     expires_at: datetime
 
 
-# Of each group of requests; built once, since that takes longer than the database does.
+# Run for each group of requests; built once, because building it takes longer than running it.
 _HOLDERS = GivenToken.select().where(
     tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
     tokens.c.revoked_at.is_(None),
@@ -111,7 +112,7 @@ def authenticate_token(context: Context, token: str) -> Principal:
 
 
 def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
-    """Return the holder of each token by one query, or why it has none; no use is noted."""
+    """Return the holder of each token, or its refusal, by one query; store no use."""
     now, hashes = context.now(), [hash_token(token) for token in given]
     query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
     with context.database.read() as connection:
@@ -125,9 +126,9 @@ def find_holders(context: Context, given: Sequence[str]) -> list[Principal | Una
 
 
 def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
-    """Store that tokens are used now; nothing is returned for each."""
+    """Store that tokens are used now; return None for each, the answer to its request."""
     now = context.now()
-    # By id, as every statement that locks several rows: no two wait crosswise.
+    # In the order of ids, as in every statement that locks several rows: that prevents deadlocks.
     used = [{"of_id": each, "last_used_at": now} for each in sorted({*token_ids})]
     with context.database.write() as connection:
         connection.execute(_NOTE_USE, used)
@@ -135,7 +136,7 @@ def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
 
 
 def authenticate_pilot(context: Context, secret: str) -> Principal | None:
-    """Return the pilot whose join secret this is; None for another token."""
+    """Return the pilot with this join secret, or None for another token."""
     found = select(pilots.c.request_id, pilots.c.number)
     with context.database.read() as connection:
         row = connection.execute(
@@ -152,7 +153,7 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     """Return the holder of a browser session, and its end.
 
     Raises:
-        UnauthenticatedError: it is unknown or over, or its token was revoked.
+        UnauthenticatedError: the session is unknown or expired, or its token was revoked.
     """
     now = context.now()
     query = (
@@ -171,7 +172,8 @@ def open_session(context: Context, *, token: str | None, code: str | None) -> Ne
     """Log a browser in, by an API or admin token or by the one-time code of a login link.
 
     Raises:
-        UnauthenticatedError: neither is given, or it is unknown, expired, revoked or used up.
+        UnauthenticatedError: neither is given, or the given one is unknown, expired, revoked or
+            used up.
     """
     now = context.now()
     with context.database.write() as connection:
@@ -197,7 +199,7 @@ def open_session(context: Context, *, token: str | None, code: str | None) -> Ne
 
 
 def close_session(context: Context, cookie: str) -> None:
-    """Log a browser out; nothing happens when the session is unknown."""
+    """Log a browser out; an unknown session is ignored."""
     with context.database.write() as connection:
         connection.execute(delete(sessions).where(sessions.c.hash == hash_token(cookie)))
 
@@ -246,13 +248,13 @@ def create_token(
 
 
 def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
-    """Keep the token of a request valid until the transaction ends.
+    """Lock a request's token, so that it stays valid until the transaction ends.
 
-    For what lasts longer than the request: its end, which comes before or after this transaction,
-    then finds all that the token has made.
+    Call it before storing anything that outlives the request: a revocation then comes before or
+    after this transaction, and finds everything that the token made.
 
     Raises:
-        UnauthenticatedError: it has ended since the request was authenticated.
+        UnauthenticatedError: the token has ended since the request was authenticated.
     """
     if actor.token_hash is None:  # a part of the system
         return
@@ -271,11 +273,11 @@ def list_tokens(context: Context, *, after: str | None, limit: int) -> Sequence[
 
 
 def revoke_token(context: Context, token_id: str) -> None:
-    """Revoke a token, and with it its sessions and its commands in running attempts.
+    """Revoke a token; its sessions and its commands in running attempts end.
 
     Raises:
-        NotFoundError: no token that is not revoked has this id.
-        ConflictError: it is the admin token, which alone can create others.
+        NotFoundError: no token has this id, or it is already revoked.
+        ConflictError: it is the admin token, the only one that can create others.
     """
     with context.database.write() as connection:
         found = select(tokens.c.kind).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
@@ -294,7 +296,7 @@ def revoke_token(context: Context, token_id: str) -> None:
 
 
 def end_commands_of(connection: Connection, token_ids: Sequence[str]) -> int:
-    """Have the commands of these tokens in attempts ended; return how many."""
+    """Close the open commands of these tokens in attempts; return their number."""
     theirs = shells.c.token_id.in_(token_ids) & shells.c.ended_at.is_(None)
     return connection.execute(update(shells).where(theirs).values(closed=True)).rowcount
 
@@ -303,7 +305,7 @@ def use_up_join_token(context: Context, connection: Connection, principal: Princ
     """Use up the join token of a principal.
 
     Raises:
-        UnauthenticatedError: it was used up meanwhile.
+        UnauthenticatedError: another registration used it meanwhile.
     """
     used = connection.execute(
         update(tokens)
@@ -360,16 +362,16 @@ def _principal(row: GivenToken) -> Principal:
 
 
 def _use_up_login_code(connection: Connection, code: str, now: datetime) -> GivenToken:
-    """Revoke the code and return the admin token, which alone can create login codes."""
+    """Revoke the code and return the admin token, the only one that creates login codes."""
     is_admin = and_(tokens.c.kind == TokenKind.ADMIN, is_valid(now))
     held = GivenToken.select().where(is_admin).with_for_update(read=True)
-    admin = GivenToken.one_or_none(connection, held)  # first, as a rotation locks it
+    admin = GivenToken.one_or_none(connection, held)  # first: a rotation locks it first, too
     used = connection.execute(
         update(tokens)
         .where(
             tokens.c.hash == hash_token(code),
             tokens.c.kind == TokenKind.LOGIN,
-            tokens.c.created_at > now - LOGIN_LIFETIME,  # a former version made longer ones
+            tokens.c.created_at > now - LOGIN_LIFETIME,  # former versions gave longer lifetimes
             is_valid(now),
         )
         .values(revoked_at=now, last_used_at=now)

@@ -1,4 +1,4 @@
-"""Failed logins, counted for each address by all API servers together."""
+"""Limit of failed logins by address, shared by all API servers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from server.core.errors import TooManyError
 
 MAX_FAILURES = 10
 WINDOW = timedelta(minutes=1)
-"""Period in which an address may fail `MAX_FAILURES` times; further logins wait for its end."""
+"""Period in which an address may fail `MAX_FAILURES` times; further logins must wait for its end.
+"""
 
 
 def check_logins(context: Context, host: str) -> None:
     """Check that an address may try to log in.
 
     Raises:
-        TooManyError: it has failed too often; the answer carries the time until the next try.
+        TooManyError: it has failed too often; the answer has the time until the next try.
     """
     now, window = context.now(), failed_logins.c
     query = select(window.begin_at).where(
@@ -40,7 +41,7 @@ def check_logins(context: Context, host: str) -> None:
 
 
 def note_failed_login(context: Context, host: str) -> None:
-    """Count a failure."""
+    """Count a failed login of an address."""
     now, window, address = context.now(), failed_logins.c, counted_as(host)
     with context.database.write() as connection:
         if insert_absent(
@@ -68,7 +69,7 @@ def forget_failed_logins(context: Context) -> int:
 def _is_over(now: datetime) -> ColumnElement[bool]:
     """Return the condition that a window has ended, or was written before a clock was set back.
 
-    A begin less than a window ahead is of another server whose clock differs.
+    A start less than a window ahead comes from another server with a different clock.
     """
     begin_at = failed_logins.c.begin_at
     return or_(begin_at <= now - WINDOW, begin_at > now + WINDOW)

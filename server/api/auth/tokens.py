@@ -1,4 +1,4 @@
-"""Secrets and their hashes: a token is 256 random bits, of which only the SHA-256 is stored."""
+"""Secrets and their hashes: a token is 256 random bits; only its SHA-256 is stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TokenKind(StrEnum):
 
 
 def make_token(kind: TokenKind, secret: str | None = None) -> str:
-    """Return a token, such as `ty_api_...`, of a secret, or of a new one when absent."""
+    """Return a token such as `ty_api_...`, made of `secret` or of a new one."""
     return f"ty_{kind}_{secret or make_secret()}"
 
 
@@ -37,7 +37,7 @@ def make_secret() -> str:
 
 
 def hash_token(token: str) -> str:
-    """Return the SHA-256 of a token in hexadecimal, which is stored in its place.
+    """Return the SHA-256 of a token in hexadecimal, which is stored instead of the token.
 
     A fast hash without salt suffices: 256 random bits cannot be guessed.
     """

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.api.http.problems import problem
 
 Routes = Iterable[tuple[str, Iterable[str]]]
-"""Path templates, each with methods; a template may come several times."""
+"""Path templates with their methods; a template may occur several times."""
 
 
 class AllowedMethods:
@@ -31,8 +31,8 @@ class AllowedMethods:
         ]
 
     def of(self, path: str) -> frozenset[str]:
-        """Return the methods that `path` takes; none when nothing answers there."""
-        if path in self._literal:  # `/jobs/plan` is no `/jobs/{job_id}`
+        """Return the methods that `path` takes; empty for an unknown path."""
+        if path in self._literal:  # `/jobs/plan` is not matched by `/jobs/{job_id}`
             return self._literal[path]
         found = (names for pattern, names in self._patterns if pattern.match(path))
         return next(found, frozenset())

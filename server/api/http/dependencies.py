@@ -1,4 +1,4 @@
-"""Dependencies of endpoints: the context of the server that answers."""
+"""Dependency of endpoints on the server's context."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def context_of(request: Request) -> Context:
     return context
 
 
-async def _context(request: Request) -> Context:  # in the event loop: FastAPI gives a thread to
-    return context_of(request)  # each function that is not `async`
+async def _context(request: Request) -> Context:  # `async`, because FastAPI runs other functions
+    return context_of(request)  # in a thread
 
 
 ServerContext = Annotated[Context, Depends(_context)]

@@ -274,4 +274,4 @@ ANSWERS: Examples = {
         }
     }
 }
-"""Answers whose shape is best shown."""
+"""Responses that are easier to read with an example."""

@@ -1,8 +1,8 @@
 """Group commit: requests that wait at the same time are served together, by one transaction.
 
-A request that comes alone is served at once. Where they follow each other closely, a group is what
-came while the one before it was served and in a short pause, so the more there are, the less each
-of them costs. Nothing pauses while enough for a whole group wait.
+A single request is served immediately. When requests follow each other closely, a group consists of
+those that arrived while the group before it was served, and during a short pause. So the more
+requests, the less each costs. There is no pause while a full group waits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Serve = Callable[[Context, Sequence[Item]], Sequence[Answer | Exception]]
-"""Serves a group of requests: for each one its answer, or why it is refused.
+"""Serves a group of requests: returns for each its answer or its refusal.
 
-What it raises concerns the group, of which it has stored nothing."""
+If it raises, the error concerns the whole group, and nothing of the group is stored."""
 
 MAX_TOGETHER = 64
-"""Requests of a group: other writers wait for its transaction."""
+"""Most requests of a group; other writers wait for its transaction."""
 GATHER_SECONDS = 0.005
 """Usual pause before a group that follows another one within this time."""
 
@@ -47,18 +47,18 @@ async def served_together(
     key: Hashable = None,
     gather_seconds: float = GATHER_SECONDS,
 ) -> Answer:
-    """Return the answer to a request that is served with others that wait for the same function.
+    """Serve a request together with others that wait for the same function; return its answer.
 
     Args:
-        request: the request, which names the application.
+        request: the request; it names the application.
         serve: serves a group, in a thread.
-        item: what it needs of this request.
-        key: requests with the same key are never in one group, and are served in their order.
-        gather_seconds: a request that comes within this time after a group was served waits for so
-            long, for further ones.
+        item: the input of `serve` for this request.
+        key: requests with the same key are never in one group, and are served in order.
+        gather_seconds: a request that arrives within this time after a group was served waits this
+            long for further ones.
 
     Raises:
-        Exception: what `serve` answers or raises for this request, or for all of its group.
+        Exception: the error that `serve` returns for this request, or raises for its group.
     """
     groups = request.app.state.groups
     assert isinstance(groups, Groups)
@@ -66,17 +66,17 @@ async def served_together(
 
 
 class Groups:
-    """The requests of one application that wait for a group, by the function that serves it."""
+    """The waiting requests of one application, by the function that serves them."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # A future belongs to one event loop. A server has one; a test client makes one a request.
+        # A future belongs to one event loop. A server has one; a test client has one per request.
         self._queues: WeakKeyDictionary[
             asyncio.AbstractEventLoop, dict[Callable[..., Any], _Queue]
         ] = WeakKeyDictionary()
 
     def queue_of(self, serve: Serve[Any, Any], gather_seconds: float = GATHER_SECONDS) -> _Queue:
-        """Return the requests of this event loop that a function serves."""
+        """Return the queue of a function in this event loop."""
         queues = self._queues.setdefault(asyncio.get_running_loop(), {})
         if serve not in queues:
             queues[serve] = _Queue(partial(serve, self._context), gather_seconds)
@@ -91,7 +91,7 @@ class _Waiting:
 
 
 class _Queue:
-    """Requests that wait for one function, which serves one group at a time."""
+    """Requests that wait for one function; it serves one group at a time."""
 
     def __init__(
         self, serve: Callable[[Sequence[Any]], Sequence[Any]], gather_seconds: float
@@ -115,7 +115,7 @@ class _Queue:
             left = False
             while self._waiting:
                 is_close = time.monotonic() - self._served_at < self._gather_seconds
-                # Those that were left have waited for a group already.
+                # Requests left over from the last group do not wait for a pause as well.
                 if is_close and not left and len(self._waiting) < MAX_TOGETHER:
                     await asyncio.sleep(self._gather_seconds)
                 group = self._next_group()
@@ -126,14 +126,14 @@ class _Queue:
             self._serving = None  # it holds the loop
 
     async def _serve_group(self, group: Sequence[_Waiting]) -> None:
-        """Answer every request of a group, whatever becomes of it: a client waits for ever else."""
+        """Answer every request of a group, even after an error: no client may wait forever."""
         items = [each.item for each in group]
         try:
             answers = await run_in_threadpool(serve_apart, self._serve, items)
             for each, answer in zip(group, answers, strict=True):
                 _settle(each.answer, answer)
         except Exception:
-            logger.exception("a group of %d requests has not got its answers", len(group))
+            logger.exception("a group of %d requests got no answers", len(group))
         finally:
             for each in group:
                 if not each.answer.done():
@@ -148,7 +148,7 @@ class _Queue:
                 left.append(each)
             else:
                 group.append(each)
-            keys.add(each.key)  # also of one that is left: a later one does not overtake it
+            keys.add(each.key)  # also if left over, so that no later request overtakes it
         self._waiting = left
         return group
 
@@ -156,16 +156,16 @@ class _Queue:
 def serve_apart(
     serve: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]
 ) -> Sequence[Any]:
-    """Return the answers to a group, which is halved until an error is that of one request.
+    """Return the answers to a group; after an error, serve its halves apart.
 
-    So a request that cannot be served costs the others a further transaction, and nothing else. An
-    error of the database is that of all: no half would end better.
+    So a request that fails alone costs the others only further transactions. An error of the
+    database is returned for all requests, because the halves would fail, too.
     """
     try:
         return serve(items)
     except (OperationalError, PoolTimeoutError) as error:
         return [error] * len(items)
-    except BaseException as error:  # a panic of compiled code is no `Exception`
+    except BaseException as error:  # a panic of compiled code is not an `Exception`
         if len(items) == 1:
             return [_as_answer(error)]
         logger.debug("%d requests are served apart", len(items), exc_info=True)
@@ -174,18 +174,18 @@ def serve_apart(
 
 
 def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
-    """Return the answer to a request of a group that is stored, or the error that it raises.
+    """Return the answer that `make` makes, or its error, after the group was stored.
 
-    An error that a group raises has it served again, by halves: what is stored would be so twice.
+    A raised error would have the group served again in halves, and so stored twice.
     """
     try:
         return make()
-    except BaseException as error:  # noqa: BLE001 - also a panic of compiled code
+    except BaseException as error:  # noqa: BLE001 - includes a panic of compiled code
         return _as_answer(error)
 
 
 def _as_answer(error: BaseException) -> Exception:
-    """Return an error that ends one request, in place of one that would end a thread."""
+    """Return an error as an `Exception`: another one would end a thread instead of one request."""
     if isinstance(error, Exception):
         return error
     failure = RuntimeError(f"{type(error).__name__}: {error}")
@@ -194,7 +194,7 @@ def _as_answer(error: BaseException) -> Exception:
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():  # its request was cancelled, or has its answer
+    if future.done():  # the request was cancelled or answered
         return
     if isinstance(answer, Exception):
         future.set_exception(answer)

@@ -1,4 +1,4 @@
-"""What happens to every request: an id, a log line, limits, headers, and no unforeseen answer."""
+"""Middleware of every request: id, log line, limits, headers, answer to unexpected errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ logger = logging.getLogger("server.requests")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 API_PREFIX = "/api/"
 ROUTINE = (f"{API_PREFIX}v1/workers/", "/healthz", "/readyz", "/metrics")
-"""Paths that programs call again and again."""
+"""Paths that programs call repeatedly."""
 
-# The dashboard loads nothing from elsewhere, and no page may put it into a frame.
+# The dashboard loads nothing from other origins, and no page may frame it.
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -34,19 +34,19 @@ SECURITY_HEADERS = {
 }
 
 CLIENT_LEFT = 499
-"""Status in the log and the metrics of a request whose client left before it was answered."""
+"""Status in the log and the metrics of a request that its client left before the answer."""
 
 LOGGED = 200
-"""Most characters of a method and of a path in the log, both of which anybody chooses."""
+"""Most characters of a method and of a path in the log; any client can choose both."""
 HSTS = {"strict-transport-security": "max-age=31536000"}
-"""Under https browsers come back by https alone, for a year."""
+"""Under https, makes browsers use https alone for a year."""
 
 Observer = Callable[[Scope, int, float], None]
-"""Gets the scope, the status and the seconds of each answered request."""
+"""Receives the scope, the status and the seconds of each answered request."""
 
 
 class RequestMiddleware:
-    """Gives each request its id and its log line, and answers 500 where nothing else answers."""
+    """Gives each request an id and a log line, and answers 500 to unexpected errors."""
 
     def __init__(self, app: ASGIApp, *, observe: Observer, is_https: bool) -> None:
         self.app = app
@@ -76,7 +76,7 @@ class RequestMiddleware:
             status = status or CLIENT_LEFT
         except Exception:
             logger.exception("request %s failed", request_id)
-            if status:  # the answer has begun; breaking it off is all that is left
+            if status:  # the answer has started and can only be broken off
                 raise
             await _unforeseen(scope)(scope, receive, send_with_headers)
         finally:
@@ -87,7 +87,7 @@ class RequestMiddleware:
                 "%s %s %s %d %.1f ms",
                 request_id,
                 scope["method"][:LOGGED],
-                # A line break in it must not begin a line of the log, nor a long one fill it.
+                # A line break in the path must not start a log line; a long path must not fill it.
                 quote(scope["path"][:LOGGED]),
                 status,
                 seconds * 1000,
@@ -103,7 +103,7 @@ class RequestMiddleware:
 
 
 def _level(path: str, status: int) -> int:
-    """Return the level of a request's line: an attempt that runs sends two reports a second."""
+    """Return the level of a request's line; a running attempt sends two reports per second."""
     routine = path.startswith(ROUTINE) and 0 < status < HTTPStatus.BAD_REQUEST
     return logging.DEBUG if routine else logging.INFO
 
@@ -119,15 +119,15 @@ def _unforeseen(scope: Scope) -> ASGIApp:
         status=500,
         title="Internal error",
         kind="/problems/internal",
-        detail="the server failed in a way that it did not foresee; its log has the request id",
+        detail="the server failed unexpectedly; its log has the request id",
     )
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies over the limit, before they are read or as soon as they outgrow it."""
+    """Refuses bodies over the limit, before reading them or as soon as they exceed it."""
 
     def __init__(self, app: ASGIApp, *, limit_of: Callable[[str], int]) -> None:
-        """Ask `limit_of` for the limit of a path, in bytes."""
+        """Take the function that returns the limit of a path, in bytes."""
         self.app = app
         self.limit_of = limit_of
 
@@ -156,7 +156,7 @@ class BodyLimitMiddleware:
 
 
 class HeadMiddleware:
-    """Answers HEAD as GET without its body, also where GET would never end."""
+    """Answers HEAD as GET without its body, even if the GET would never end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,6 +1,6 @@
-"""Keyset pages: a token holds the key after which the next page begins."""
+"""Keyset pages: a page token holds the last key of the page before."""
 
-# Annotations stay objects here: FastAPI cannot resolve names that are local to `page_by`.
+# Without postponed annotations: FastAPI cannot resolve names that are local to `page_by`.
 
 import base64
 import re
@@ -23,7 +23,7 @@ PageSize = Annotated[int, Query(ge=1, le=200, description="Rows of one page.")]
 
 @dataclass(frozen=True)
 class PageRequest(Generic[Key]):
-    """Which page of a list is wanted: `limit` rows after the key `after`."""
+    """The requested page of a list: `size` rows after the key `after`."""
 
     listing: str
     after: Key | None
@@ -31,7 +31,7 @@ class PageRequest(Generic[Key]):
 
     @property
     def limit(self) -> int:
-        """One row more than the page has, which shows whether another page follows."""
+        """Rows to read: one more than the page has, to find out whether another page follows."""
         return self.size + 1
 
     def cut(
@@ -47,10 +47,9 @@ class PageRequest(Generic[Key]):
 def page_by(
     listing: str, key: type[Key], pattern: str = ID_PATTERN
 ) -> Callable[..., Awaitable[PageRequest[Key]]]:
-    """Return the dependency that reads `page_token` and `page_size` of one list.
+    """Return a dependency that reads `page_token` and `page_size` for one list.
 
-    A token of another list, or one that this server never gave, is refused; keys that are text
-    match `pattern`.
+    It refuses tokens of other lists and invalid tokens; text keys must match `pattern`.
     """
 
     token_query = Query(
@@ -74,10 +73,10 @@ def encode(listing: str, after: str | int) -> str:
 
 
 def decode(listing: str, token: str, key: type[Key], pattern: str = ID_PATTERN) -> Key:
-    """Return the key that a token names.
+    """Return the key in a page token.
 
     Raises:
-        InvalidRequestError: it is no token of this list.
+        InvalidRequestError: it is not a token of this list.
     """
     try:
         text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)

@@ -1,4 +1,4 @@
-"""Parameters that several endpoints take."""
+"""Path parameters that several endpoints share."""
 
 from __future__ import annotations
 

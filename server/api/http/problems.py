@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 problem documents: ours, the framework's, and unexpected errors."""
+"""Refusals as RFC 9457 problem documents: those of this server, the framework and the database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 def install(app: FastAPI) -> None:
-    """Make every refusal of the application a problem document."""
+    """Answer every refusal of the application with a problem document."""
     app.add_exception_handler(RefusalError, _refusal)
     app.add_exception_handler(SpecError, _spec)
     app.add_exception_handler(RequestValidationError, _parameters)
@@ -79,9 +79,9 @@ def _spec(request: Request, error: Exception) -> Response:
 
 
 def _parameters(request: Request, error: Exception) -> Response:
-    """Parameters of query and headers are named as in `query/page_size`.
+    """Return the problem document of invalid parameters, with pointers such as `query/page_size`.
 
-    What no id can look like is the id of nothing, so a path of another form is not found.
+    A malformed id in the path is answered with 404, because nothing can have that id.
     """
     assert isinstance(error, RequestValidationError)
     for item in error.errors():
@@ -122,6 +122,6 @@ def _framework(request: Request, error: Exception) -> Response:
 
 
 def _database(request: Request, error: Exception) -> Response:
-    # Its text may name hosts and statements, so it goes to the log only.
+    # The error's text may contain hosts and statements, so it goes only to the log.
     logger.error("the database does not answer", exc_info=error)
     return refuse(request.scope, UnavailableError("the database does not answer; try again soon"))

@@ -1,4 +1,4 @@
-"""Query parameters: the refusal of unknown ones, and those that several endpoints take."""
+"""Query parameters: refusal of unknown ones, and parameters shared by several endpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _names(dependant: Dependant) -> Iterator[str]:
 
 
 no_unknown_query = Depends(_check)
-"""Refuses (422) what the endpoint does not take, and names what it does."""
+"""Refuses (422) unknown parameters, and lists the known ones."""
 
 AttemptNumber = Annotated[int | None, Query(ge=1, le=10**6, description="Number of an attempt.")]
 ComparedJobs = Annotated[
@@ -44,7 +44,7 @@ ComparedJobs = Annotated[
     Query(
         pattern=rf"^{ID}(,{ID})*$",
         json_schema_extra={"pattern": rf"^{ID}(,{ID}){{0,{MAX_COMPARED - 1}}}$"},
-        description=f"Ids of jobs, divided by commas; at most {MAX_COMPARED}.",
+        description=f"Ids of jobs, separated by commas; at most {MAX_COMPARED}.",
         examples=["01jd3m6y0000000000000000a7,01jd3m8b0000000000000000c3"],
     ),
 ]
@@ -54,7 +54,7 @@ def compared_jobs(job_ids: Sequence[str]) -> list[str]:
     """Return the jobs to compare, each once.
 
     Raises:
-        InvalidRequestError: there is none, or there are more than `MAX_COMPARED`.
+        InvalidRequestError: no job is given, or more than `MAX_COMPARED`.
     """
     if not 1 <= len(job_ids) <= MAX_COMPARED:
         detail = f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"

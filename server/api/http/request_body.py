@@ -1,6 +1,6 @@
-"""Request bodies: read whole and small, then checked as JSON by the model that they must be."""
+"""JSON request bodies: read whole, then validated by their model."""
 
-# Annotations stay objects here: FastAPI cannot resolve strings on a callable instance.
+# Without postponed annotations: FastAPI cannot resolve strings on a callable instance.
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,11 +18,12 @@ from trainyard.base.problems import Problem, pointer_to, problems_of
 Model = TypeVar("Model", bound=BaseModel)
 
 NUL = b"\\u0000"
-"""PostgreSQL stores it in no text. An escaped backslash before `u0000` looks the same."""
+"""An escaped NUL, which PostgreSQL's text cannot hold. An escaped backslash before `u0000` contains
+the same bytes."""
 
 SMALL_BYTES = 4 * 1024
-"""Largest body that is checked in the event loop, where each takes less than 4 ms: most take less
-than the change of threads that they save. Problems are never gathered there: 1,000 take 30 ms."""
+"""Largest body that is validated in the event loop. Each takes less than 4 ms, most less than the
+switch to a thread that they save. Problems are collected only in a thread: 1,000 take 30 ms."""
 
 
 async def _read(request: Request) -> bytes:
@@ -41,10 +42,10 @@ async def _read(request: Request) -> bytes:
 
 
 class JsonBody(Generic[Model]):
-    """A dependency that reads the body as `model`; an empty one is the default, if there is any.
+    """A dependency that reads the body as `model`; an empty body gives the default, if any.
 
-    The model checks the text itself, in its JSON mode: NaN, wrong types and unknown fields are
-    refused with their pointer, and a large body never becomes Python objects twice.
+    The model validates the text itself, in its JSON mode: NaN, wrong types and unknown fields are
+    refused with their pointer, and a large body is not turned into Python objects twice.
     """
 
     def __init__(self, model: type[Model], *, default: Model | None = None) -> None:
@@ -63,10 +64,10 @@ class JsonBody(Generic[Model]):
 
 
 def parse_json(model: type[Model], content: bytes) -> Model:
-    """Return the model that the text holds.
+    """Parse a JSON text as a model.
 
     Raises:
-        InvalidRequestError: it is no JSON, or not what the model accepts; every problem is named.
+        InvalidRequestError: the text is not JSON, or the model refuses it; lists every problem.
     """
     problem = json_problem(content)
     if problem is not None:
@@ -92,7 +93,7 @@ def _document(content: bytes) -> Any:
 
 
 def _find_nul(value: Any, location: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    # The parser that made the value bounds its depth.
+    # The recursion is safe: the parser bounds the depth of a value.
     if isinstance(value, str):
         if "\0" in value:
             yield location

@@ -18,7 +18,7 @@ from trainyard.base.ids import ID_PATTERN
 
 PING_SECONDS = 15
 SEND_SECONDS = 30.0
-"""A client that takes nothing for so long is gone."""
+"""Time after which a client that reads nothing counts as gone."""
 EVENT_SCHEMA = {
     "type": "object",
     "description": "One server-sent event.",
@@ -50,8 +50,8 @@ router = APIRouter(prefix="/stream", tags=["events"])
     responses={
         200: {
             "description": "Each message's `data` is a `StreamItem`: an event, or a notice, which "
-            "has no id. `event: reset` follows a gap that is not replayed: what is shown must be "
-            "read afresh.",
+            "has no id. `event: reset` follows a gap that is not replayed: the client must reload "
+            "its state.",
             "content": {"text/event-stream": {"schema": EVENT_SCHEMA}},
         }
     },
@@ -82,6 +82,6 @@ async def stream(
 
 
 def _counted(context: Context, request: Request) -> str | None:
-    """Return the address of a request as it is counted; None for that of a proxy."""
+    """Return the key under which the request's address is counted, or None for a proxy's."""
     host = request.client.host if request.client else ""
     return None if host in Networks(context.settings.trusted_proxies) else counted_as(host)

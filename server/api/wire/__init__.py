@@ -1,1 +1,1 @@
-"""Connections and bytes, before there is a request: how many, how large, how slow."""
+"""Limits of connections and bytes, below the level of requests: number, size and time."""

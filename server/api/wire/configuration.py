@@ -1,4 +1,4 @@
-"""How uvicorn serves the application: the protocol with limits, and the trusted proxies."""
+"""uvicorn's configuration: the protocol with limits, and the trusted proxies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.core.addresses import Networks
 from server.core.settings import Settings
 
 SHUTDOWN_SECONDS = 10
-"""Time in which open requests may finish; streams and long polls end at once."""
+"""Time in which open requests may finish; streams and long polls end immediately."""
 
 
 def configured(
@@ -25,7 +25,7 @@ def configured(
     limits: Limits | None = None,
     shutdown_seconds: int = SHUTDOWN_SECONDS,
 ) -> uvicorn.Config:
-    """Return what uvicorn needs to serve an application on `connections` at most."""
+    """Return uvicorn's configuration for an application with at most `connections` connections."""
     admission = Connections(
         per_address=settings.max_connections_per_address,
         total=connections,
@@ -37,7 +37,7 @@ def configured(
         port=settings.port,
         http=bounded(limits or Limits(), admission),
         ws="none",  # a web socket would get another protocol, without limits
-        access_log=False,  # the application writes its own, with request ids
+        access_log=False,  # the application's own log has request ids
         log_config=None,
         server_header=False,
         forwarded_allow_ips=list(settings.trusted_proxies),
@@ -46,13 +46,13 @@ def configured(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which at its end first has the application answer what waits for news."""
+    """uvicorn's server; at its end it first has the application answer all long polls."""
 
     def __init__(self, config: uvicorn.Config, *, before_end: Callable[[], None]) -> None:
         super().__init__(config)
         self._before_end = before_end
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer what waits, then let open requests finish."""
+        """Answer long polls, then let open requests finish."""
         self._before_end()
         await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""Open connections, counted for each address and in all."""
+"""Open connections, counted by address and in total."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ RESERVED_DESCRIPTORS = 200
 
 
 class Connections:
-    """Admits connections up to a number for each address and a number in all."""
+    """Admits connections up to a limit per address and a total limit."""
 
     def __init__(self, *, per_address: int, total: int, exempt: Networks) -> None:
-        """Count `exempt` addresses, those of proxies, in the total alone."""
+        """Count `exempt` addresses, those of proxies, only in the total."""
         self._per_address = per_address
         self._total = total
         self._exempt = exempt
@@ -24,7 +24,7 @@ class Connections:
         self._open = 0
 
     def admit(self, host: str) -> str | None:
-        """Count a connection in, or return why it is refused."""
+        """Count a new connection and return None, or return why it is refused."""
         if self._open >= self._total:
             return f"the server has {self._total} open connections, its limit"
         if host not in self._exempt:
@@ -36,7 +36,7 @@ class Connections:
         return None
 
     def release(self, host: str) -> None:
-        """Count an admitted connection out."""
+        """Stop counting an admitted connection."""
         self._open -= 1
         if host in self._exempt:
             return
@@ -47,7 +47,7 @@ class Connections:
 
 
 def connections_possible() -> int:
-    """Raise the soft limit of file descriptors to the hard one; return what connections may use."""
+    """Raise the soft limit of file descriptors to the hard one; return those for connections."""
     hard = raise_file_limit()
     if hard == resource.RLIM_INFINITY:
         hard = 1024 * 1024

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits: uvicorn holds all headers before any middleware runs."""
+"""uvicorn's HTTP protocol with limits, as uvicorn stores all headers before any middleware runs."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 from trainyard.spec.code_pack import MAX_PACK_BYTES
 
 HEADER_OVERHEAD = 4
-"""Bytes of a header in addition to its name and value: colon, space and the end of the line."""
+"""Bytes of a header in addition to its name and value: colon, space and end of line."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one connection may take of the server."""
+    """Limits of one connection."""
 
     head_bytes: int = 32 * 1024
-    """Largest request line and headers together; browsers send all cookies of a host."""
+    """Largest sum of request line and headers; browsers send all cookies of a host."""
     headers: int = 100
     """Most headers of a request."""
     head_seconds: float = 10.0
-    """Time for the request line and headers, from the connection or the first byte."""
+    """Time for request line and headers, from the connection or the request's first byte."""
     body_seconds: float = 60.0
     """Time for the body, or for the next `body_bytes` of it, while the application reads."""
     body_bytes: int = 1024 * 1024
-    """Bytes of a large body that a client has to send within `body_seconds`."""
+    """Bytes of a large body that a client must send within `body_seconds`."""
     message_bytes: int = MAX_PACK_BYTES + 2 * MAX_REPORT_BYTES
     """Most bytes of one request on the wire; the application limits the bodies of each route."""
     pipelined: int = 8
-    """Most requests that wait on one connection for an answer."""
+    """Most unanswered requests of one connection."""
     write_seconds: float = 60.0
     """Time for which a client may leave its answer unread."""
 
@@ -46,23 +46,23 @@ class RefusedOnWireError(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection within limits; what exceeds them gets a problem document and is closed.
+    """A connection within limits; beyond them it gets a problem document and is closed.
 
-    The parts of a connection are `head` (the connection or the first byte of a request was seen,
-    its headers are incomplete), `body`, and `idle` (whole requests only; uvicorn's keep-alive
-    timer runs once they are answered).
+    The parts of a connection are `head` (from the connection or a request's first byte until its
+    headers are complete), `body`, and `idle` (all requests are complete; uvicorn's keep-alive timer
+    starts once they are answered).
     """
 
     limits: ClassVar[Limits]
     open: ClassVar[Connections]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Admit the connection, or refuse it at once."""
+        """Admit the connection, or refuse it immediately."""
         super().connection_made(transport)
         self._part: Literal["head", "body", "idle"] = "head"
-        self._fed = 0  # bytes of the request, as far as the chunks belong to it alone
-        self._fed_before = 0  # as the time for the body began
-        self._counted = 0  # bytes of the request line and of headers that are complete
+        self._fed = 0  # bytes of the request; chunks shared with another request do not count
+        self._fed_before = 0  # its value at the start of the time for the body
+        self._counted = 0  # bytes of the request line and of complete headers
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._refusal: tuple[HTTPStatus, str] | None = None
@@ -75,7 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._arm(self.limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection out."""
+        """Release the connection."""
         super().connection_lost(exc)
         self._disarm()
         self.resume_writing()
@@ -84,7 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.open.release(self._host)
 
     def data_received(self, data: bytes) -> None:
-        """Parse some bytes, unless they are too many."""
+        """Parse received bytes, unless they exceed a limit."""
         if self.transport.is_closing():
             return
         if self._part == "idle":
@@ -102,11 +102,11 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser could not read, or was stopped from reading."""
+        """Answer a request that the parser could not read, or that a limit stopped."""
         self._refuse(*(self._refusal or (HTTPStatus.BAD_REQUEST, msg)))
 
     def pause_writing(self) -> None:
-        """Give the client some time to read its answer."""
+        """Start the time in which the client must read its answer."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(
@@ -114,7 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def resume_writing(self) -> None:
-        """Stop the time: the client reads."""
+        """Stop that time: the client has read."""
         super().resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()
@@ -123,10 +123,10 @@ class BoundedProtocol(HttpToolsProtocol):
     # ---- called by the parser ----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Begin to count the next request."""
+        """Start counting the next request."""
         super().on_message_begin()
         self._counted = 0
-        if self._part == "idle":  # it follows another one in the same chunk
+        if self._part == "idle":  # the request follows another one in the same chunk
             self._begin_head()
         if len(self.pipeline) >= self.limits.pipelined:
             self._stop(
@@ -140,7 +140,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header, also one that follows the body."""
+        """Count a header; trailers count, too."""
         self._count(len(name) + len(value) + HEADER_OVERHEAD)
         if len(self.headers) >= self.limits.headers:
             self._stop(
@@ -150,13 +150,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin the time of the body."""
+        """Start the time for the body."""
         super().on_headers_complete()
         self._part = "body"
         self._arm_body()
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Stop the timer: the request is complete."""
         self._part = "idle"
         self._fed = 0
         self._disarm()
@@ -197,8 +197,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _time_out(self) -> None:
         if self.transport.is_closing():
             return
-        # The client is not slow where the server does not read on: the application is busy, or
-        # an earlier request of the connection is being answered.
+        # The client is not slow while the server does not read: the application is busy, or an
+        # earlier request of the connection is being answered.
         if self._part == "head" and self._is_answering():
             self._arm(self.limits.head_seconds)
         elif self._part == "body" and (
@@ -206,7 +206,7 @@ class BoundedProtocol(HttpToolsProtocol):
         ):
             self._arm_body()
         elif self._part == "head" and not self._fed:
-            self.transport.close()  # without a request there is nothing to answer
+            self.transport.close()  # no request has started, so there is nothing to answer
         else:
             seconds = getattr(self.limits, f"{self._part}_seconds")
             what = "headers" if self._part == "head" else "body"
@@ -218,7 +218,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
-        """Answer where no other answer has begun, and close the connection."""
+        """Answer unless another answer has started, and close the connection."""
         self._disarm()
         if self._part == "head":
             is_free = not self._is_answering()
@@ -227,7 +227,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if is_free:
             self.transport.write(_answer(status, detail))
         if self.cycle is not None:
-            self.cycle.disconnected = True  # what the application still answers goes nowhere
+            self.cycle.disconnected = True  # drops the rest of the application's answer
         self.transport.close()
 
 

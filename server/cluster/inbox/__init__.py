@@ -1,1 +1,1 @@
-"""Messages that workers fetch by long polls, in place of the broker."""
+"""Messages that workers fetch by long polls instead of from the broker."""

@@ -21,7 +21,7 @@ async def messages(
     principal: Node,
     body: Annotated[MessagesRequest, Depends(JsonBody(MessagesRequest))],
 ) -> MessagesReply:
-    """Answer as soon as the node has something to claim that it does not know, or empty in time."""
+    """Answer once the node has something new to claim; after the longest wait, answer empty."""
     check_sender(principal, body.node, body.protocol)
     inboxes = request.app.state.inboxes
     assert isinstance(inboxes, Inboxes)

@@ -1,4 +1,4 @@
-"""Long polls of workers: what waits for a node is read from the database, for all polls at once."""
+"""Long polls of workers: one query reads the waiting messages for all polls."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trainyard.protocol.states import AttemptNodeState, OperationState
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
-"""Pause between two looks while a poll waits."""
+"""Pause between two queries while polls wait."""
 AWAY_SECONDS = 1.0
 """Pause after the database did not answer."""
 MAX_POLLS = 10_000
-"""Polls that wait in one process; each costs a few kilobytes and a connection of the client."""
+"""Most waiting polls of one process; each costs a few kilobytes and a client connection."""
 READ_AT_ONCE = 500
-"""Nodes that one statement names: databases limit its parameters, and plan long lists slowly."""
+"""Most nodes in one statement: databases limit its parameters, and plan long lists slowly."""
 NOTHING = MessagesReply()
 
 _ATTEMPT, _OPERATION = "attempt", "operation"
@@ -47,9 +47,9 @@ _LEVELS = union_all(
 
 
 def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, MessagesReply]:
-    """Return what each of these nodes is to claim; a node with nothing is left out.
+    """Return the shares and operations to claim, by node; nodes without any are omitted.
 
-    These are levels, not messages: an id is there until it is claimed, so that a lost answer
+    These are levels, not messages: an id is returned until it is claimed, so that a lost answer
     costs nothing.
     """
     names = list(nodes)
@@ -76,10 +76,10 @@ def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, Mess
 
 
 class Inboxes:
-    """The long polls of one process, and the one look that serves them all.
+    """The long polls of one process, served by one repeated query.
 
-    Its methods run in the event loop: a poll that waits holds neither a thread nor a connection to
-    the database.
+    Its methods run in the event loop: a waiting poll holds neither a thread nor a database
+    connection.
     """
 
     def __init__(self, context: Context, *, most: int = MAX_POLLS) -> None:
@@ -91,23 +91,23 @@ class Inboxes:
 
     @property
     def waiting(self) -> int:
-        """Number of polls that wait."""
+        """Number of waiting polls."""
         return len(self._polls)
 
     async def messages(
         self, node: str, *, known: Collection[str], wait_seconds: float
     ) -> MessagesReply:
-        """Return what a node is to claim and does not know yet, as soon as there is anything.
+        """Wait until a node has something new to claim, and return it.
 
-        A node has one poll: a newer one ends the older with an empty answer.
+        A node has one poll: a newer poll ends the older one with an empty answer.
 
         Args:
             node: the node.
-            known: ids that are not sent.
+            known: ids that the node knows; they are not sent.
             wait_seconds: longest wait, after which the answer is empty.
 
         Raises:
-            UnavailableError: as many polls wait as this process serves.
+            UnavailableError: the process already serves its most polls.
         """
         if wait_seconds <= 0 or self._closed.is_set():
             found = await run_in_threadpool(read_messages, self._context, [node])
@@ -136,7 +136,7 @@ class Inboxes:
             poll.end()
 
     async def stop(self) -> None:
-        """End all polls and the look; returns when it has given its connection back."""
+        """End all polls and the repeated query; return once it has released its connection."""
         self.close()
         if self._looking is not None:
             await self._looking
@@ -146,7 +146,7 @@ class Inboxes:
             pause = POLL_SECONDS
             try:
                 found = await run_in_threadpool(read_messages, self._context, tuple(self._polls))
-            except Exception:  # most likely the database is away; polls wait until their end
+            except Exception:  # most likely the database is down; polls wait until their end
                 logger.exception("the messages of nodes could not be read")
                 found, pause = {}, AWAY_SECONDS
             for node, reply in found.items():
@@ -158,15 +158,15 @@ class Inboxes:
 
 
 class _Poll:
-    """One node's poll that waits."""
+    """The waiting poll of one node."""
 
     def __init__(self, known: Collection[str]) -> None:
         self._known = frozenset(known)
         self.answer: asyncio.Future[MessagesReply] = asyncio.get_running_loop().create_future()
-        """Becomes the answer."""
+        """Future of the answer."""
 
     def offer(self, reply: MessagesReply) -> None:
-        """Answer with what the node does not know, if there is any of it."""
+        """Answer with the ids that the node does not know, if any."""
         unknown = _without(reply, self._known)
         if unknown != NOTHING and not self.answer.done():
             self.answer.set_result(unknown)

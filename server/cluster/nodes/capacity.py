@@ -1,4 +1,4 @@
-"""Capacity: what the nodes offer and what attempts hold on them, as the rows show it."""
+"""Capacity: offers of the nodes and holdings of attempts, read from the database."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from trainyard.protocol.worker_messages import OLDEST_PROTOCOL
 from trainyard.spec.auto import DeviceKind
 
 POLLS = "server"
-"""Inbox of the nodes that fetch their messages by long polls."""
+"""Inbox of nodes that fetch their messages by long polls."""
 _HeldSlots = tuple[str, str, bool, str]
-"""Slots of a share: the name of its job, their indices as stored, whether they count as held, and
-the state of the share."""
+"""Slots of a share: name of its job, slot indices as stored, whether they count as held, and state
+of the share."""
 _StoredTime = str | datetime
 """A time as the driver returns it."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
-"""Offers that are kept, a kilobyte each: a round makes those anew whose nodes have changed."""
+"""Most cached offers, a kilobyte each; a round makes new ones only for changed nodes."""
 
 TAKES_JOBS = (
     nodes.c.offline_since.is_(None)
@@ -43,30 +43,30 @@ TAKES_JOBS = (
     & nodes.c.notice.is_(None)
     & (nodes.c.protocol >= OLDEST_PROTOCOL)
 )
-"""The condition of the nodes that are online, not draining, and whose worker is served."""
+"""The condition of nodes that are online and not draining, and whose worker is served."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What placement decides on."""
+    """The input of placement."""
 
     offers: list[Offer]
-    """The nodes that are online and not draining, with the slots that are free on them."""
+    """The nodes that are online and not draining, with their free slots."""
     holdings: list[Holding]
-    """What attempts hold, on any node."""
+    """The holdings of attempts on all nodes."""
 
 
 class _Held(NamedTuple):
     """A share that holds its slots, with its job; a round reads all of them.
 
-    So little as possible is done for a row: states are the texts that are stored, which equal their
-    members, times are as the driver returns them, and JSON is parsed where it is needed.
+    To save time, rows are converted as little as possible: states are the stored texts, which equal
+    their enum members; times are as the driver returns them; JSON is parsed only on use.
     """
 
     attempt_id: str
     node: str
     slots: str
-    """Their indices, as stored."""
+    """Slot indices as stored."""
     state: str
     is_lost: int
     is_unreachable: int
@@ -85,7 +85,7 @@ class _Held(NamedTuple):
     queued_at: _StoredTime | None
     project: str
     progress: str
-    """As stored. The last field: it changes with each report, the others hardly ever."""
+    """As stored. It is the last field because it changes with each report, the others rarely."""
 
 
 _HELD = of_held(
@@ -129,32 +129,32 @@ _NODES = select(
         )
     ),
 ).where(TAKES_JOBS)
-"""The arguments of `_offer` but the last."""
+"""The arguments of `_offer`, except the last."""
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """What an attempt holds, but for its expected end, which follows from its progress and time."""
+    """The holding of an attempt without its expected end, which depends on progress and time."""
 
     holding: Holding
-    """Without its expected end."""
+    """The holding without its expected end."""
     is_paced: bool
-    """Whether it is expected to end when the steps that are left are done."""
+    """Whether its expected end follows from the steps that are left."""
     leaves_until: datetime | None
-    """Time before which it is expected to leave within `LEAVES_WITHIN`; None where it is not."""
+    """Time until which it is expected to leave within `LEAVES_WITHIN`; None if it was not ordered
+    to, or is silent."""
     expected_end_at: datetime | None
-    """When it is expected to end while its pace is not known, as of its placement; None where it
-    is not."""
+    """End that was expected at its placement, used while its pace is unknown; None if unknown."""
     runs_until: datetime | None
-    """When it is to leave at the latest; None where its run time has no bound."""
+    """End of its bound; None without a bound."""
 
     @classmethod
     def of(cls, shares: Sequence[_Held]) -> Self:
-        """Return what the shares of an attempt hold.
+        """Return the holding of an attempt from its shares.
 
-        No end is known of an attempt with a silent share, of one that has not followed an order for
-        long, nor of the slots that a queued job keeps, and no further order makes any of them
-        leave. No waiting job makes a program leave that is not preemptible.
+        The end of an attempt is unknown, and it cannot be preempted, if one of its shares is
+        silent, if it has long ignored an order to leave, or if a queued job keeps its slots. A
+        program that is not preemptible cannot be preempted either.
         """
         first = shares[0]
         kept = first.job_state == JobState.QUEUED
@@ -182,11 +182,11 @@ class _Attempt:
         )
 
     def at(self, now: datetime, progress: str) -> Holding:
-        """Return what it holds with its expected end.
+        """Return the holding with its expected end.
 
         Args:
             now: present time.
-            progress: that of its job, as stored.
+            progress: progress of its job, as stored.
         """
         seconds_left: float | None = None
         if self.is_paced:
@@ -201,7 +201,7 @@ class _Attempt:
             return self.holding
         held = self.holding
         of_job = (held.job_id, held.priority, held.first_step_at, held.overtook_at, held.queued_at)
-        # `replace` takes longer.
+        # The constructor is faster than `replace`.
         return Holding(held.shares, min(ends), held.attempt_id, *of_job, ends_by, held.project)
 
 
@@ -210,16 +210,16 @@ def _to_come(time: datetime | None, now: datetime) -> datetime | None:
 
 
 class CapacityReader:
-    """Reads the capacity round by round, and makes anew what differs from the round before.
+    """Reads the capacity in each round, and reuses the attempts that have not changed.
 
-    What it keeps of an attempt is looked up by all columns that it was made of.
+    The key of a reused attempt is the tuple of all columns that it was made of.
     """
 
     def __init__(self) -> None:
         self._attempts: dict[Hashable, _Attempt] = {}
 
     def read(self, connection: Connection, now: datetime) -> Capacity:
-        """Return what the nodes offer and what attempts hold, as of one moment."""
+        """Return the offers of the nodes and the holdings of attempts at one moment."""
         held = _read_held(connection)
         by_attempt: dict[str, list[_Held]] = {}
         for share in held:
@@ -234,18 +234,17 @@ class CapacityReader:
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
-    """Return the nodes that are online and not draining, with the slots that are free on them.
+    """Return the nodes that are online and not draining, with their free slots.
 
     Args:
         connection: a transaction.
-        without_job: a job whose slots count as free, as they will when it is resized; those of its
-            lost shares do not.
+        without_job: a job to be resized: its slots count as free, except those of lost shares.
     """
     return _offers(connection, _read_held(connection), without_job=without_job)
 
 
 def read_capacity(connection: Connection, now: datetime) -> Capacity:
-    """Return what the nodes offer and what attempts hold, as of one moment."""
+    """Return the offers of the nodes and the holdings of attempts at one moment."""
     return CapacityReader().read(connection, now)
 
 
@@ -254,7 +253,7 @@ def _read_held(connection: Connection) -> Sequence[_Held]:
 
 
 def _time(stored: _StoredTime | None) -> datetime | None:
-    """Return a time that the driver returned: on SQLite a text, in UTC without a zone."""
+    """Convert a time from the driver; SQLite's is a text in UTC without a zone."""
     if isinstance(stored, str):
         return datetime.fromisoformat(stored).replace(tzinfo=UTC)
     return stored and stored.astimezone(UTC)
@@ -285,7 +284,7 @@ def _offer(
     hardware: str,
     held: Sequence[_HeldSlots],
 ) -> Offer:
-    """Return what a node offers; texts are columns as they are stored."""
+    """Return the offer of a node; texts are columns as stored."""
     holders: Counter[str] = Counter()
     taken: set[int] = set()
     for job_name, slots_of_share, counts, _ in held:
@@ -316,5 +315,5 @@ def _offer(
 
 @lru_cache(maxsize=OFFERS_KEPT)
 def slot_indices(slots: str) -> tuple[int, ...]:
-    """Return the slots of a share from their JSON text, of which there are few."""
+    """Parse the JSON text of a share's slots; cached, as few texts are distinct."""
     return tuple(orjson.loads(slots))

@@ -1,6 +1,6 @@
-"""Draining and cordons: nothing new is placed on a node, and what runs there moves or finishes.
+"""Draining and cordons: a node gets no new work, and its running attempts move or finish.
 
-A cordon is a drain that lets what runs finish, with its reasons (docs/lifecycle.md, 42).
+A cordon is a drain that lets running attempts finish and has reasons (docs/lifecycle.md, 42).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def set_drain(
     actor: Actor,
     reasons: Sequence[str] = (),
 ) -> NodeView:
-    """Place nothing new on a node, or place on it again; the same order again changes nothing.
+    """Drain a node, or end its drain; repeating the order changes nothing.
 
     Args:
         context: the server's context.
         name: the node.
-        running: whether what runs there moves (the scheduler sees to it) or finishes; None ends
-            the drain, and what the node did before no longer counts against it.
-        actor: who requests it.
-        reasons: why, in words.
+        running: whether running attempts move (the scheduler moves them) or finish; None ends the
+            drain, and earlier faults no longer count against the node.
+        actor: who orders it.
+        reasons: the reasons, as text.
 
     Raises:
         NotFoundError: no node has this name.
@@ -54,13 +54,13 @@ def set_drain(
 def cordon_by_server(
     context: Context, connection: Connection, name: str, reasons: Sequence[str]
 ) -> None:
-    """Cordon a node that is not drained yet.
+    """Cordon a node unless it is already drained.
 
     Args:
         context: the server's context.
         connection: a transaction that holds the node's row.
         name: the node.
-        reasons: what made it unreliable.
+        reasons: why it is unreliable.
     """
     undrained = select(nodes.c.name).where(nodes.c.name == name, nodes.c.drain.is_(None))
     if connection.scalar(select(exists(undrained))):
@@ -95,5 +95,5 @@ def _in_words(running: Running | None) -> str:
     if running is None:
         return "in use again"
     if running == "finish":
-        return "nothing new is placed; what runs goes on to its end"
-    return "nothing new is placed; what runs saves, leaves and goes on elsewhere"
+        return "nothing new is placed; running jobs finish"
+    return "nothing new is placed; running jobs save, leave and continue elsewhere"

@@ -1,4 +1,4 @@
-"""`/nodes`: the machines, and whether anything new is placed on them."""
+"""`/nodes`: the machines, their drains, labels and metrics."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
 def list_(
     context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))]
 ) -> Response:
-    """List nodes by name: what they offer, who holds it, whether they live."""
+    """List nodes by name, with their slots, who holds them, and whether the nodes are online."""
     views = list_nodes(context, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.name)
     return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
 
 
-@router.get("/{name}/metrics", response_model=NodeMetrics, summary="How a node fares")
+@router.get("/{name}/metrics", response_model=NodeMetrics, summary="Metrics of a node")
 def metrics(
     context: ServerContext,
     name: NodeName,
@@ -52,29 +52,27 @@ def metrics(
         Query(
             max_length=1000,
             pattern=r"^[a-z_]+(,[a-z_]+)*$",
-            description="Series, divided by commas; all when absent.",
+            description="Series, separated by commas; all when absent.",
             examples=["gpu_power_watts,load"],
         ),
     ] = None,
 ) -> Response:
     """Return the newest sample of a node, and its series.
 
-    A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days; for several
-    of these where the answer would have more than 20,000 points.
+    A point covers a minute for up to 6 hours, and a quarter of an hour for up to 14 days. It covers
+    a multiple of that if the answer would otherwise have more than 20,000 points.
     """
     wanted = names.split(",") if names is not None else ()
     return reply_rows(series.read_metrics(context, name, hours=hours, names=wanted))
 
 
-@router.post(
-    "/{name}/drain", response_model=NodeView, summary="Empty a node, and place nothing new"
-)
+@router.post("/{name}/drain", response_model=NodeView, summary="Drain a node")
 def drain(context: ServerContext, principal: Person, name: NodeName, body: DrainBody) -> Response:
-    """Have what runs there save and go on elsewhere, or let it finish; place nothing new."""
+    """Place nothing new on a node; its attempts save and move to other nodes, or finish."""
     return reply(set_drain(context, name, body.running, actor=principal.actor))
 
 
-@router.post("/{name}/undrain", response_model=NodeView, summary="Place on a node again")
+@router.post("/{name}/undrain", response_model=NodeView, summary="End a drain")
 def undrain(context: ServerContext, principal: Person, name: NodeName) -> Response:
     """Take the node back into use."""
     return reply(set_drain(context, name, None, actor=principal.actor))
@@ -82,7 +80,7 @@ def undrain(context: ServerContext, principal: Person, name: NodeName) -> Respon
 
 @router.post("/{name}/cordon", response_model=NodeView, summary="Place nothing new on a node")
 def cordon(context: ServerContext, principal: Person, name: NodeName, body: CordonBody) -> Response:
-    """Let what runs there finish, and place nothing new; the reason is shown with the node."""
+    """Place nothing new on a node; its attempts finish. The reason is shown with the node."""
     reasons = () if body.reason is None else (body.reason,)
     return reply(set_drain(context, name, "finish", actor=principal.actor, reasons=reasons))
 
@@ -100,5 +98,5 @@ def label(
     name: NodeName,
     body: Annotated[LabelChange, Depends(JsonBody(LabelChange))],
 ) -> Response:
-    """Set labels that jobs select by; attempts that run on the node stay there."""
+    """Set labels for the node selectors of jobs; attempts that run on the node stay there."""
     return reply(set_labels(context, name, body.labels, actor=principal.actor))

@@ -1,4 +1,4 @@
-"""What makes a node unreliable: broken devices, its clock, attempts that it fails; pure."""
+"""Signs of an unreliable node: broken devices, a wrong clock, failed attempts; pure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BROKEN_XIDS: Mapping[int, str] = {
     120: "an error of the GPU's system processor",
     140: "an unrecovered memory error",
 }
-"""Xid errors after which a GPU needs at least a reset, by their number in NVIDIA's catalog. The
-others may be errors of a program, such as 13 and 31."""
+"""Xid errors after which a GPU needs at least a reset, by their number in NVIDIA's catalog. Other
+Xids, such as 13 and 31, may be errors of a program."""
 
 
 @dataclass(frozen=True)
@@ -37,29 +37,29 @@ class NodeFailure:
     node: str
     reason: FailureReason
     spec: str
-    """Digest of the job's spec without its name and notes: jobs of one spec are one witness."""
+    """Digest of the job's spec without its name and notes; jobs with equal specs count once."""
     submitter: str
-    """Who submitted the job, by the id of the token."""
+    """Id of the token that submitted the job."""
     at: datetime
     """When it ended."""
 
 
 def is_of_the_node(failure: Failure) -> bool:
     """Return whether a failure counts against the node that it names."""
-    # The reason `launch_error` is not enough: ranks raise it too, for specs that do not fit.
+    # The reason `launch_error` alone proves nothing: ranks also raise it for unsuitable specs.
     return failure.reason == FailureReason.NODE_LOST or failure.node_at_fault
 
 
 def device_faults(
     hardware: Hardware, sample: NodeSample, *, now: datetime, trusted_since: datetime | None
 ) -> tuple[str, ...]:
-    """Return the broken devices of a node, each in words; errors of before do not count.
+    """Return the broken devices of a node as texts.
 
     Args:
-        hardware: what the node offers.
+        hardware: hardware of the node.
         sample: its newest sample.
-        now: time at which the sample came.
-        trusted_since: when a person ended the last drain of the node.
+        now: time at which the sample arrived.
+        trusted_since: when a person ended the last drain of the node; earlier errors do not count.
     """
     slots = {device.uuid: slot for slot, device in enumerate(hardware.accelerators)}
     found: dict[str, None] = {}
@@ -73,14 +73,15 @@ def device_faults(
 
 
 def clock_is_wrong(reading: ClockReading | None, *, before: bool, limit: float) -> bool:
-    """Return whether the clock of a node is too far from the database's.
+    """Return whether the clock of a node differs too much from the database's.
 
-    It is wrong once the difference certainly exceeds the limit, and right again once it certainly
-    is below half of it, so that neither a slow network nor a clock near the limit makes it change.
+    It becomes wrong once the difference certainly exceeds the limit, and right again once it is
+    certainly below half of the limit. So neither a slow network nor a clock near the limit makes
+    the result alternate.
 
     Args:
-        reading: the newest comparison; without one it stays as it was.
-        before: whether it was wrong before.
+        reading: the newest comparison; without one the result is `before`.
+        before: the previous result.
         limit: seconds; with 0 no clock is wrong.
     """
     if reading is None or limit == 0:
@@ -100,21 +101,25 @@ def repeated_failures(
     submitters: int,
     trained_elsewhere: Callable[[Collection[str]], bool],
 ) -> Sequence[NodeFailure]:
-    """Return the failures for which a node is to be cordoned; none where it is not.
+    """Return the failures for which to cordon a node; empty if it is not to be cordoned.
 
-    A job can fail on purpose, and by its own input. So a failure counts only where its job failed
-    for that reason on no other node, and where the reason is not seen on many nodes: more than
-    half of them, or more than three and a tenth. From `limit` on they have the node cordoned, where
-    jobs of different specs agree, those of different submitters if there are several, and one of
-    these jobs trains elsewhere.
+    A job can fail on purpose or because of its own input. So a failure counts only if its job
+    failed for that reason on no other node, and if few nodes show the reason: not more than half of
+    them, and not more than three or a tenth of them, whichever is larger. The node is cordoned if
+    all of these hold:
+
+    - at least `limit` failures count;
+    - they are of jobs with different specs;
+    - they are of different submitters, if several have submitted jobs;
+    - one of these jobs trains elsewhere.
 
     Args:
-        failures: those of all nodes within the window.
+        failures: failures of all nodes within the window.
         node: name of the node.
-        limit: failures that are needed.
-        nodes: online nodes of its kind of slot; None where no other one takes work, so that none
-            can show that it runs such jobs.
-        submitters: persons whose jobs ran within the window.
+        limit: number of failures needed.
+        nodes: number of online nodes with its kind of slot; None if no other node takes work, so
+            that no other node can show whether it runs such jobs.
+        submitters: number of people with jobs within the window.
         trained_elsewhere: returns whether one of these jobs has trained without the node.
     """
     known = list(failures)
@@ -122,7 +127,7 @@ def repeated_failures(
     nodes_of: dict[FailureReason, set[str]] = defaultdict(set)
     for each in known:
         nodes_of_job[each.job_id, each.reason].add(each.node)
-    for each in known:  # a job that fails wherever it goes shows nothing of any node
+    for each in known:  # a job that fails on several nodes shows nothing about any of them
         if len(nodes_of_job[each.job_id, each.reason]) == 1:
             nodes_of[each.reason].add(each.node)
     own = [
@@ -145,7 +150,7 @@ def _many(some: int, nodes: int) -> bool:
 
 
 def in_words(failures: Sequence[NodeFailure]) -> str:
-    """Return failures as `3 attempts failed because of it: 2 node_lost, 1 launch_error`."""
+    """Return a text such as `3 attempts failed because of it: 2 node_lost, 1 launch_error`."""
     reasons = Counter(str(each.reason) for each in failures)
     counted = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
     return f"{len(failures)} attempts failed because of it: {counted}"

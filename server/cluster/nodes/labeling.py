@@ -1,4 +1,4 @@
-"""Labels that people set for a node: jobs select by them, and placement reads the node's place."""
+"""Node labels set by people; jobs select by them, and they give the node's place."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from trainyard.protocol.rest.nodes import NodeLabeled, NodeView
 def set_labels(
     context: Context, name: str, labels: Mapping[str, str | None], *, actor: Actor
 ) -> NodeView:
-    """Change labels of a node; those that are not named stay, and attempts that run there too.
+    """Change labels of a node; other labels and running attempts stay.
 
     Args:
         context: the server's context.
         name: the node.
-        labels: values by key; None withdraws a value that was set before.
+        labels: values by key; None removes a label.
         actor: who changes them.
 
     Raises:
         NotFoundError: no node has this name.
-        InvalidRequestError: the node would have more than `MAX_LABELS` labels that people set.
+        InvalidRequestError: the node would have more than `MAX_LABELS` labels set by people.
     """
     with context.database.write() as connection:
         found = select(nodes.c.set_labels).where(nodes.c.name == name)

@@ -1,4 +1,4 @@
-"""Views of the nodes: what they offer, who holds it, and what is wrong with them."""
+"""Views of the nodes: their slots, who holds them, and problems of the nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
     node_requests.c.id == nodes.c.request_id,
     node_requests.c.state != NodeRequestState.ENDED,
 )
-"""The condition of the nodes whose allocation has ended: only past attempts name them."""
+"""The condition of nodes with an ended allocation; only past attempts refer to them."""
 
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
@@ -37,7 +37,7 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
 
 
 def node_view(context: Context, connection: Connection, name: str) -> NodeView:
-    """Return one node, which exists."""
+    """Return one existing node."""
     node = Node.one(connection, Node.select().where(nodes.c.name == name))
     return _views(context, connection, [node])[0]
 
@@ -101,7 +101,7 @@ def _view(row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot]) -> Node
 
 
 def _problems(node: Node) -> Iterator[str]:
-    """Return what is wrong with a node by its last sample and the last look at its clock."""
+    """Yield the problems of a node, from its last sample and the last check of its clock."""
     skew = node.clock_skew_seconds
     if node.clock_is_wrong and skew is not None:
         side = "ahead of" if skew > 0 else "behind"

@@ -1,4 +1,4 @@
-"""Registration of nodes: who may join, what a node offers, and the token that it is given."""
+"""Registration of nodes: who may join, the hardware of a node, and its token."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 PILOT_NAME = re.compile(
     rf"(?P<source>{SOURCE_NAME[1:-1]})-(?P<request>{ID_PATTERN[1:-1]})-(?P<number>[0-9]{{1,4}})"
 )
-"""Names as `pilot_name` makes them."""
+"""Form of the names that `pilot_name` makes."""
 
 
 def check_sender(principal: Principal, node: str, protocol: int) -> None:
     """Reject a worker's request with an unsupported protocol or another node's token.
 
     Raises:
-        InvalidRequestError: the protocol is not understood.
+        InvalidRequestError: the protocol is not supported.
         ForbiddenError: the token belongs to another node.
     """
     check_protocol(protocol)
@@ -62,7 +62,7 @@ def check_sender(principal: Principal, node: str, protocol: int) -> None:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A pilot that may be a node: its registration, and where its allocation is."""
+    """A pilot that may become a node: its registration, request and end of allocation."""
 
     registration: Registration
     request_id: str
@@ -70,9 +70,9 @@ class Admitted:
 
 
 Admit = Callable[[Connection], Admitted]
-"""Checks in the transaction of the registration whether a pilot may be the node that it names.
+"""Checks whether a pilot may become the node that it names.
 
-The transaction holds no lock yet.
+It runs in the registration's transaction, before that takes any lock.
 """
 
 
@@ -83,18 +83,18 @@ def register(
     principal: Principal,
     admit: Admit | None = None,
 ) -> RegistrationReply:
-    """Take a node in, or back with what it offers now.
+    """Register a node, or register it again with its present hardware.
 
-    A join token is used up by it and answered with a token of the node's own. The name of a node
-    that is online cannot be joined again; a dead one's can, and ends its old token. While a node
-    lives, only a worker of the same data folder and boot can register it again. A root whose
-    UUID is not the one that other nodes see under this name is accepted: it means another storage,
-    and the scheduler spreads an attempt only over nodes that see the same one.
+    A join token is used up, and the reply has a token for the node. The name of an online node
+    cannot be joined again; the name of a dead node can, and its old token ends. While a node lives,
+    only a worker of the same data folder and boot can register it again. A root may have another
+    UUID than on other nodes: it is then another storage, and the scheduler spreads an attempt only
+    over nodes with the same one.
 
     Raises:
-        InvalidRequestError: the protocol is not understood, or the address or a root is malformed.
-        ForbiddenError: a node's token comes with another name, or it is a pilot's and the checks of
-            a pilot were not made.
+        InvalidRequestError: the protocol is not supported, or the address or a root is malformed.
+        ForbiddenError: the token belongs to another node, or the name is a pilot's and `admit` is
+            absent.
         UnauthenticatedError: the join token was used up meanwhile.
         ConflictError: a node of this name is online, or another worker serves it.
     """
@@ -129,10 +129,10 @@ def register(
 
 
 def _refuse_pilot(connection: Connection, name: str) -> None:
-    """Keep the names of pilots for pilots: their checks cannot be left out, and no name be taken.
+    """Reserve the names of pilots for pilots, so that nothing bypasses their checks.
 
     Raises:
-        ForbiddenError: it is the name of a pilot of a request for nodes.
+        ForbiddenError: the name belongs to a pilot of a request for nodes.
     """
     parts = PILOT_NAME.fullmatch(name)
     if parts is None:
@@ -182,7 +182,7 @@ def _use_up(
 
 
 def _numbered(connection: Connection, registration: Registration, before: Node | None) -> Hardware:
-    """Return the hardware of a registration, with the slot numbers that live attempts use."""
+    """Return the registered hardware, with the slot numbers that live attempts use."""
     if before is None:
         return registration.hardware
     live = (attempt_nodes.c.node == before.name, HOLDS_SLOTS)
@@ -246,13 +246,13 @@ def _store(
 
 
 def _moved(before: Node, registration: Registration) -> bool:
-    """Return whether a check of the node's network may hold no more."""
+    """Return whether the last check of the node's network may be outdated."""
     boot_id = None if before.worker is None else before.worker.boot_id
     return boot_id != registration.worker.boot_id or before.address != registration.address
 
 
 def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the roots that most other nodes see with another UUID."""
+    """Return the roots for which another UUID is more common on other nodes than this one's."""
     seen: dict[str, Counter[str]] = {root: Counter() for root in mine}
     for roots in others:
         for root, uuid in roots.items():

@@ -1,9 +1,8 @@
-"""Node series: the samples of heartbeats, as curves over time with a bounded number of rows.
+"""Node series: the samples of heartbeats as curves over time, in a bounded number of rows.
 
-A row holds all series of a node over one minute, or over a quarter of an hour: count, minimum, sum
-and maximum of each, so that a peak stays visible. Times are those of the server: the clock of a
-node moves no point. A node has at most `MINUTES_KEPT + QUARTERS_KEPT` rows, about 3 KB each with
-eight GPUs.
+A row holds all series of a node over a minute or a quarter of an hour: count, minimum, sum and
+maximum of each, so that a peak stays visible. Times are the server's, so a node's clock moves no
+point. A node has at most `MINUTES_KEPT + QUARTERS_KEPT` rows, about 3 KB each with eight GPUs.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from trainyard.protocol.worker_messages import Hardware
 MINUTE, QUARTER = 60, 900
 """Seconds of a row."""
 MINUTES_KEPT = 360
-"""Rows of a minute that a node keeps: six hours."""
+"""Minute rows kept per node: six hours."""
 QUARTERS_KEPT = 1344
-"""Rows of a quarter of an hour that a node keeps: fourteen days."""
+"""Quarter-hour rows kept per node: fourteen days."""
 
 MAX_POINTS = 20_000
-"""Points of one answer, about 100 bytes each."""
+"""Most points of one answer, about 100 bytes each."""
 
 HOST_SERIES = ("load", "memory_bytes", "memory_used_bytes", "disk_bytes", "disk_free_bytes")
 NOT_NUMBERS = {"uuid", "problem", "throttle_reasons", "xids", "foreign"}
-"""Fields of a device's sample that are no series of their own."""
+"""Fields of a device's sample without a series."""
 _NUMBERS = tuple(
     (name, f"gpu_{name}") for name in AcceleratorSample.model_fields if name not in NOT_NUMBERS
 )
@@ -48,22 +47,22 @@ HIGHEST = {
     "gpu_row_remap_pending",
     "gpu_row_remap_failed",
 }
-"""Series whose highest value stands for all devices of a node."""
+"""Series for which a node shows the highest value of its devices."""
 SERIES = frozenset({*HOST_SERIES, "gpu_throttled"} | {series for _, series in _NUMBERS})
 """Names of all series."""
 
 MAX_VALUE = 2.0**64
-"""Values of a series are below it. What a driver reports beyond, NaN and infinity included, is no
-measurement, and a sum with it would spoil the rows of two weeks."""
+"""Limit of a series' values. Values beyond it, NaN and infinity are errors of a driver; one in a
+sum would spoil two weeks of rows."""
 
 Summary = list[float]
-"""Count, minimum, sum and maximum of a series; count and value alone while it is constant."""
+"""Count, minimum, sum and maximum of a series; only count and value while it is constant."""
 SeriesRow = tuple[int, Mapping[str, Summary]]
-"""Unix time, seconds, at which a row begins, and its series: name, slash, part."""
+"""Start of a row in Unix seconds, and its series by `name/part`."""
 
 
 def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
-    """Return the numbers of a device's sample, by names that end in their unit."""
+    """Yield the name and value of each number in a device's sample; names end in the unit."""
     for name, series in _NUMBERS:
         value = getattr(sample, name)
         if value is not None:
@@ -73,9 +72,9 @@ def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
 
 
 def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
-    """Return the numbers of all devices of a node together, by the names of `device_values`.
+    """Yield the numbers of `device_values`, combined over all devices of a node.
 
-    The highest of temperatures and flags, the mean of ratios and clocks, the sum of the rest.
+    Temperatures and flags are combined by maximum, ratios and clocks by mean, others by sum.
     """
     values: dict[str, list[float]] = {}
     for device in sample.accelerators:
@@ -89,7 +88,7 @@ def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
 
 
 def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
-    """Return the numbers of a host: name, disk or nothing, value."""
+    """Yield the numbers of a host: name, disk or an empty text, value."""
     host = sample.host
     yield "load", "", host.load
     yield "memory_bytes", "", host.memory_bytes
@@ -99,7 +98,7 @@ def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
         yield "disk_free_bytes", disk.name, disk.free_bytes
 
 
-# Statements of almost each group of heartbeats, built once.
+# Statements for almost every group of heartbeats, built once.
 _OF_NODES = node_points.c.node.in_(bindparam("of_nodes", expanding=True))
 _OF_START = (
     node_points.c.seconds == bindparam("of_seconds"),
@@ -115,9 +114,9 @@ def store_samples(
     """Add a sample to the series of each of these nodes.
 
     Args:
-        connection: a transaction that holds the rows of the nodes, so that none is added twice.
-        samples: what their heartbeats carry, by the name of the node.
-        now: the time at which they came.
+        connection: a transaction that locks the nodes' rows, so that no sample is added twice.
+        samples: samples of heartbeats by node.
+        now: the time at which they arrived.
     """
     start = _start(now, MINUTE)
     minute = {"of_seconds": MINUTE, "from_start": start}
@@ -146,17 +145,17 @@ def read_metrics(
 ) -> dict[str, Any]:
     """Return the newest sample of a node and its curves over the last hours: a `NodeMetrics`.
 
-    There are at most `MAX_POINTS` points: the more series, the longer the stretch of each. They are
-    plain rows, since a model for each point takes longer than all the rest.
+    There are at most `MAX_POINTS` points: the more series, the longer the period of each point.
+    Points are plain dicts, since a model for each would take longer than everything else.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         name: name of the node.
         hours: hours up to now.
-        names: series; all when empty.
+        names: names of series; all when empty.
 
     Raises:
-        InvalidRequestError: a name that no series of a node has.
+        InvalidRequestError: a name is not that of a series.
         NotFoundError: no node has this name.
     """
     if unknown := sorted(set(names) - SERIES):
@@ -191,7 +190,7 @@ def read_metrics(
 def _read_rows(
     connection: Connection, node: str, now: datetime, hours: int, names: Collection[str]
 ) -> tuple[int, list[SeriesRow]]:
-    """Return the seconds of a row, and the rows of the last hours by time."""
+    """Return the seconds that a row covers, and the rows of the last hours in order of time."""
     seconds = MINUTE if hours * 3600 <= MINUTES_KEPT * MINUTE else QUARTER
     points, since = node_points.c, _start(now, MINUTE) - hours * 3600
     query = select(points.start, points.data).where(
@@ -199,25 +198,25 @@ def _read_rows(
     )
     newest = connection.execute(query.order_by(points.start.desc()).limit(1)).first()
     series = 0 if newest is None else len(_named(newest.data, names))
-    # Merged as they are read, since all rows of many devices fill the memory.
+    # Rows are merged while they are read: all rows of many devices would fill the memory.
     seconds *= max(ceil(series * hours * 3600 / seconds / MAX_POINTS), 1)
     found = connection.execute(query.order_by(points.start).execution_options(yield_per=100))
     rows = list(_coarser(((start, _named(data, names)) for start, data in found), seconds))
     while len(rows) > 1 and sum(len(data) for _, data in rows) > MAX_POINTS:
-        seconds *= 2  # the newest row has fewer series than others
+        seconds *= 2  # older rows have more series than the newest, which the estimate used
         rows = list(_coarser(rows, seconds))
     return seconds, rows
 
 
 def _named(data: Mapping[str, Summary], names: Collection[str]) -> Mapping[str, Summary]:
-    """Return the series with one of the names; all without names."""
+    """Return the series with one of the names, or all if `names` is empty."""
     if not names:
         return data
     return {key: summary for key, summary in data.items() if key.partition("/")[0] in names}
 
 
 def _coarser(rows: Iterable[SeriesRow], seconds: int) -> Iterator[SeriesRow]:
-    """Yield rows by time as rows of so many seconds."""
+    """Merge rows, in order of time, to rows of `seconds`."""
     for start, some in groupby(rows, lambda row: row[0] // seconds * seconds):
         yield start, _merged(data for _, data in some)
 
@@ -236,9 +235,9 @@ def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
 
 
 def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
-    """Sum up the quarter of an hour before a new minute, and drop the rows that are too old.
+    """Sum up the quarter of an hour before a new minute, and delete rows that are too old.
 
-    The quarter is summed up from its minutes each time, so that doing it again changes nothing.
+    The quarter is always computed from its minutes, so a repeat changes nothing.
     """
     points = node_points.c
     of_nodes = points.node.in_(nodes)
@@ -247,7 +246,7 @@ def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
         .where(of_nodes, points.seconds == MINUTE, points.start < start)
         .group_by(points.node)
     )
-    of_quarter: dict[int, list[str]] = {}  # the same of all nodes but those that were silent
+    of_quarter: dict[int, list[str]] = {}  # one quarter, except for nodes that were silent
     for node, last in connection.execute(newest):
         of_quarter.setdefault(last // QUARTER * QUARTER, []).append(node)
     for quarter, names in of_quarter.items():
@@ -267,7 +266,7 @@ def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
 
 
 def _merged(rows: Iterable[Mapping[str, Summary]]) -> dict[str, Summary]:
-    """Return each series over all rows; a series may be absent from some of them."""
+    """Merge each series over all rows; some rows may lack a series."""
     merged: dict[str, Summary] = {}
     for row in rows:
         for key, summary in row.items():
@@ -284,14 +283,14 @@ def _joined(one: Summary, other: Summary) -> Summary:
 
 
 def _constant(count: float, value: float) -> Summary:
-    """Return minimum, sum and maximum of a series that was constant."""
+    """Return minimum, sum and maximum of a constant series."""
     return [value, count * value, value]
 
 
 def _put(
     connection: Connection, seconds: int, start: int, rows: Mapping[str, Mapping[str, Summary]]
 ) -> None:
-    """Insert rows of a time, by the name of their node."""
+    """Insert rows of one time, given by node."""
     key = {"seconds": seconds, "start": start}
     given = [{"node": node, **key, "data": data} for node, data in rows.items()]
     connection.execute(insert(node_points), given)

@@ -1,4 +1,4 @@
-"""The slots of a node as placement may use them: numbers that stay, and slots that are withheld."""
+"""Slots of a node for placement: stable slot numbers, and withheld slots."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from trainyard.protocol.worker_messages import Hardware
 
 CLOCK = "the clock of the node is wrong"
 OF_NODES = (DATA_DIR_FULL, CLOCK)
-"""Reasons that withhold all slots of a node; the others are of one device."""
+"""Reasons that withhold all slots of a node; other reasons concern one device."""
 
 
 def keep_slots(before: Hardware, now: Hardware) -> Hardware:
-    """Return hardware with the slot numbers of before, for a node of which attempts hold slots.
+    """Return the present hardware with the former slot numbers, while attempts hold slots.
 
-    A slot is a device. One that is listed no more keeps its number, and new ones come last: so the
-    slots of an attempt mean the same devices for as long as it lives.
+    A slot is a device. A device that is no longer listed keeps its number, and new ones come last.
+    So the slots of an attempt mean the same devices for as long as it lives.
 
     Args:
-        before: what the node offered.
-        now: what its worker lists, in its own order.
+        before: the registered hardware.
+        now: the hardware that the worker lists, in its own order.
     """
     if before.device != "cuda" or now.device != "cuda":
         return now
@@ -57,17 +57,17 @@ def withheld_slots(
     was_full: bool = False,
     clock_is_wrong: bool = False,
 ) -> dict[str, str]:
-    """Return why slots are withheld from placement, by their number as text.
+    """Return the reasons for withholding slots from placement, by slot number as text.
 
-    The words stay the same while the cause does: they are part of the reason of waiting jobs.
+    The text stays the same while its cause does, because it is part of the reason of waiting jobs.
 
     Args:
-        hardware: what the node offers.
-        sample: its newest sample; none where it has just registered, or where the sample failed.
-        before: the reasons of before, by UUID; that of a device stays until a sample has the
-            device, or the whole driver does not answer.
-        was_full: whether the data folder had no room before; so it is until a sample has its room.
-        clock_is_wrong: whether the clock of the node withholds its slots.
+        hardware: hardware of the node.
+        sample: its newest sample; None after a registration, or if the sample failed.
+        before: the former reasons by UUID. A device's reason stays until a sample has the device,
+            or until the whole driver does not answer.
+        was_full: whether the data folder was full; it counts as full until a sample has its room.
+        clock_is_wrong: whether the node's clock withholds its slots.
     """
     of_node = CLOCK if clock_is_wrong else None
     if _is_full(sample, before=was_full):
@@ -89,7 +89,7 @@ def withheld_slots(
 
 
 def reasons_by_uuid(hardware: Hardware, withheld: Mapping[str, str]) -> dict[str, str]:
-    """Return the reasons that are of one device by its UUID, of listed devices alone."""
+    """Return the reasons that concern one listed device, by its UUID."""
     return {
         device.uuid: withheld[str(slot)]
         for slot, device in enumerate(hardware.accelerators)
@@ -100,12 +100,12 @@ def reasons_by_uuid(hardware: Hardware, withheld: Mapping[str, str]) -> dict[str
 def withheld_by_launch(
     hardware: Hardware, held: Collection[int], unusable: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return why slots of a share are withheld after its launch, by their number as text.
+    """Return the reasons for withholding slots after a launch, by slot number as text.
 
     Args:
-        hardware: what the node offers.
-        held: the slots of the share.
-        unusable: why no rank could use devices, by UUID.
+        hardware: hardware of the node.
+        held: the slots of the launched share.
+        unusable: why ranks could not use a device, by UUID.
     """
     return {
         str(slot): unusable[device.uuid]
@@ -117,14 +117,14 @@ def withheld_by_launch(
 def withheld_from_placement(
     withheld: Mapping[str, str], held: Iterable[tuple[AttemptNodeState, Collection[int]]]
 ) -> dict[int, str]:
-    """Return the withheld slots, without those of ranks, with their reasons.
+    """Return the withheld slots that ranks do not use, with their reasons.
 
-    From inside a container the ranks of an attempt may look like foreign processes, and the newest
-    sample may have seen those that have ended.
+    Seen from inside a container, the ranks of an attempt may look like foreign processes, and the
+    newest sample may still contain ended ranks.
 
     Args:
-        withheld: the reasons of a node's withheld slots, by their number as text.
-        held: state and slots of each share that holds some on the node.
+        withheld: reasons of the node's withheld slots, by slot number as text.
+        held: state and slots of each share that holds slots of the node.
     """
     in_use: set[int] = set()
     used: set[int] = set()
@@ -141,7 +141,7 @@ def withheld_from_placement(
 
 
 def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
-    """Return whether the data folder of the node has no room, by the newest reading."""
+    """Return whether the node's data folder is full, by the newest reading."""
     disks = () if sample is None else sample.host.disks
     rooms = (disk.free_bytes for disk in disks if disk.name == DATA_DIR)
     return next((room < DATA_DIR_BYTES for room in rooms), before)
@@ -150,7 +150,7 @@ def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
 def _why_withheld(
     device: Accelerator, sample: AcceleratorSample | None, unsampled: str | None
 ) -> str | None:
-    """Return why the slot of a device is withheld; `unsampled` where no sample has the device."""
+    """Return why a device's slot is withheld; `unsampled` if the sample lacks the device."""
     if not device.listed:
         return unlisted(device.uuid)
     return unsampled if sample is None else sample.why_unusable

@@ -1,4 +1,4 @@
-"""Slots on which ranks of several jobs were slower than their peers."""
+"""Slots on which the ranks of several jobs were slower than their peers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from server.core.database.tables import attempts, nodes
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 
 SEVERAL_JOBS = 2
-"""Jobs that a slot must have slowed before its node names it."""
+"""Number of slowed jobs from which the node's view lists a slot."""
 REMEMBERED = timedelta(days=30)
-"""How long a straggler counts for its slot."""
+"""Time for which a straggler counts against its slot."""
 
 
 def slow_slots(
     context: Context, connection: Connection, names: Collection[str]
 ) -> Mapping[str, Sequence[SlowSlot]]:
-    """Return the slots of nodes that slowed several jobs since the node is trusted, by node."""
+    """Return the slots that slowed several jobs, by node; only since the node is trusted."""
     counted = func.count(distinct(attempts.c.job_id)).label("jobs")
     query = (
         select(stragglers.c.node, stragglers.c.slot, counted)

@@ -1,4 +1,4 @@
-"""Which worker serves a node, and what its report proves of attempts (docs/lifecycle.md, 45-48)."""
+"""The worker that serves a node, and what its reports prove (docs/lifecycle.md, 45-48)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.core.liveness import server_uptime
 from trainyard.protocol.worker_messages import WorkerIdentity
 
 HEARTBEATS_MISSED = 6
-"""Heartbeats without which a node counts as offline."""
+"""Missed heartbeats after which a node counts as offline."""
 
 
 def proves_gone(
@@ -28,13 +28,13 @@ def proves_gone(
     """Return whether a worker's report that an attempt has no process is a proof.
 
     Args:
-        claimer: the worker that claimed the attempt's share; absent before a claim.
+        claimer: the worker that claimed the attempt's share; None before a claim.
         sender: the worker that finds no process.
-        reported: whether a supervisor of the share ever reported.
-        lease_expired: whether the lease of the share has run out.
+        reported: whether a supervisor of the share has ever reported.
+        lease_expired: whether the lease of the share has expired.
     """
     if claimer is None or claimer.folder != sender.folder:
-        return False  # another folder's locks prove nothing
+        return False  # the locks of another folder prove nothing
     if lease_expired:
         return True
     return claimer.boot_id == sender.boot_id and not reported
@@ -46,10 +46,10 @@ _WORKERS = select(nodes.c.name, nodes.c.worker).where(
 
 
 def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> None:
-    """Refuse a worker that is not the one that registered last.
+    """Check that a worker is the one that registered last.
 
     Raises:
-        ConflictError: another one serves the node.
+        ConflictError: another worker serves the node.
     """
     known = registered_workers(connection, [node])
     if node in known:
@@ -59,7 +59,7 @@ def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> N
 def registered_workers(
     connection: Connection, names: Sequence[str]
 ) -> Mapping[str, WorkerIdentity | None]:
-    """Return the worker that registered last on each of these nodes that there are."""
+    """Return the worker that registered last, by node; unknown nodes are omitted."""
     rows = connection.execute(_WORKERS, {"of_nodes": names})
     return {row.name: row.worker for row in rows}
 
@@ -67,10 +67,10 @@ def registered_workers(
 def refuse_other_worker(
     node: str, worker: WorkerIdentity, *, registered: WorkerIdentity | None
 ) -> None:
-    """Refuse a worker that is not the one that registered last.
+    """Check that a worker is the one that registered last.
 
     Raises:
-        ConflictError: another one serves the node.
+        ConflictError: another worker serves the node.
     """
     if registered != worker:
         raise ConflictError(
@@ -85,14 +85,14 @@ def refuse_second_worker(
     """Refuse a registration from another data folder or boot while the node lives.
 
     Args:
-        context: the server's surroundings.
-        connection: a transaction that holds the node's row.
+        context: the server's context.
+        connection: a transaction that locks the node's row.
         node: that row.
         worker: the worker that registers.
 
     Raises:
-        ConflictError: the worker that registered before, or a supervisor that it started, was
-            heard too recently.
+        ConflictError: the former worker has sent a heartbeat, or one of its supervisors a report,
+            too recently.
     """
     if node.worker is None or node.worker == worker:
         return

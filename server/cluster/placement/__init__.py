@@ -1,1 +1,1 @@
-"""Which slots a queued job or operation gets, and why it waits: pure, without a database."""
+"""Placement of queued jobs and operations, and the reasons why they wait; pure, no database."""

@@ -1,4 +1,4 @@
-"""Backfill: the nodes that waiting jobs keep, and which of them a short job may use meanwhile."""
+"""Backfill: nodes kept by waiting jobs, which shorter jobs may use until these can start."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from server.cluster.placement.demand import Demand, Holding, Offer
 from server.cluster.placement.fit import fits_with
 
 MAX_KEEPERS = 10
-"""Waiting jobs whose earliest start is computed in a round, some milliseconds each on 1,000 nodes;
-nothing is backfilled on the nodes that further ones keep."""
+"""Most waiting jobs for which a round computes the earliest start, some milliseconds each on 1,000
+nodes; nothing is backfilled on the nodes of further ones."""
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Keeper:
-    """A job that waits for slots, and keeps the nodes that could hold it."""
+    """A job that waits for slots and keeps the nodes that could hold it."""
 
     name: str
     demand: Demand
     groups: Sequence[Sequence[Offer]]
-    """Sets of nodes that could hold it, as they were in its turn."""
+    """Sets of nodes that could hold it, in the state of its turn."""
     units: Sequence[int]
-    """For each of them the number of slots of which each share is a multiple."""
+    """For each set, its unit: the slots of every share are a multiple of it."""
     holdings: Sequence[Holding]
-    """What attempts held then, those that start in the same round included."""
+    """The holdings at that time, including those of jobs started in the same round."""
     offers: Mapping[str, Offer]
     """All nodes by name."""
     ahead: Sequence[Keeper]
-    """The jobs ahead that keep nodes."""
+    """The keepers ahead of it in the queue."""
 
     @cached_property
     def nodes(self) -> frozenset[str]:
-        """The nodes that it keeps."""
+        """Names of the nodes that it keeps."""
         return frozenset(offer.node for group in self.groups for offer in group)
 
     @cached_property
     def earliest_start(self) -> datetime | None:
-        """When it could start at the earliest; None where too few ends are known.
+        """The earliest time at which the job could start; None if too few ends are known.
 
-        Slots that jobs ahead keep are not free for it before these could start. Afterwards they
-        are, as if those jobs took none: so the time is early rather than late. What is free only
-        grows with time, so the first time is found by bisection; times at which the group has fewer
-        slots than the job needs are skipped.
+        The nodes of keepers ahead are closed until these could start. After that they count as
+        free, as if those jobs took no slots, so the time errs on the early side. The free slots
+        only grow with time, so bisection finds the first time at which the job fits; times with
+        fewer free slots in all than the job needs are skipped.
         """
         if len(self.ahead) >= MAX_KEEPERS:
             return None
@@ -74,9 +74,9 @@ class Keeper:
 
     @cached_property
     def is_estimated(self) -> bool:
-        """Whether its earliest start rests on estimates: by what is certain it fits later.
+        """Whether the earliest start depends on estimates: by certain ends alone it is later.
 
-        Never earlier, because no end is expected after the one that is certain.
+        It is never earlier, because every expected end is at or before the certain one.
         """
         start = self.earliest_start
         if start is None:
@@ -90,7 +90,7 @@ class Keeper:
         return not self._fits(freed, closed_before(start, certain))
 
     def _fits(self, gains: Iterable[Mapping[str, int]], closed: set[str]) -> bool:
-        """Return whether it fits with the slots that ends free, without the nodes of others."""
+        """Return whether the job fits on the free and the gained slots outside closed nodes."""
         freed: Counter[str] = Counter()
         for gain in gains:
             freed.update(gain)
@@ -103,7 +103,7 @@ class Keeper:
 
 
 def closed_before(time: datetime, starts: Iterable[tuple[Keeper, datetime | None]]) -> set[str]:
-    """Return the nodes of jobs that cannot start before a time later than this one."""
+    """Return the nodes of keepers that cannot start by this time."""
     closed: set[str] = set()
     for keeper, start in starts:
         if start is None or start > time:
@@ -112,12 +112,12 @@ def closed_before(time: datetime, starts: Iterable[tuple[Keeper, datetime | None
 
 
 def estimated(keepers: Iterable[Keeper]) -> set[str]:
-    """Return the nodes of jobs whose earliest start rests on estimates."""
+    """Return the nodes of keepers with an estimated earliest start."""
     return {node for keeper in keepers if keeper.is_estimated for node in keeper.nodes}
 
 
 def needed_before(end: datetime, keepers: Iterable[Keeper]) -> set[str]:
-    """Return the nodes of jobs that could start before a time, or at one that is not known."""
+    """Return the nodes of keepers that could start before `end`, or at an unknown time."""
     needed: set[str] = set()
     for keeper in keepers:
         if keeper.earliest_start is None or keeper.earliest_start < end:

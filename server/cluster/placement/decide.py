@@ -1,4 +1,4 @@
-"""Placement: which queued jobs get which slots, and why the others wait; pure (lifecycle, 3-5)."""
+"""Placement: slots for the queued jobs, and reasons why others wait; pure (lifecycle, 3-5)."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from trainyard.protocol.attempt import NodeAllocation
 
 @dataclass(frozen=True)
 class Decisions:
-    """What becomes of each job; of those behind a cut, nothing."""
+    """The decisions on the jobs of a round; jobs behind a cut are omitted."""
 
     placed: Mapping[str, tuple[NodeAllocation, ...]]
-    """Allocation of each job that starts, by job id."""
+    """Allocation of each starting job, by job id."""
     waiting: Mapping[str, str]
-    """Why each other one waits, by job id."""
+    """Reason of each waiting job, by job id."""
     backfilled: Mapping[str, str]
-    """Name of the first waiting job on whose nodes it starts, of each that is backfilled."""
+    """For each backfilled job, by id: name of the first waiting job that keeps one of its nodes."""
     victims: Mapping[str, Sequence[Holding]]
-    """The attempts that are to leave for each job that preempts, by job id."""
+    """Attempts to preempt, by id of the job that preempts them."""
     over_quota: Collection[str]
-    """Ids of the jobs that wait because of a quota of their project."""
+    """Ids of jobs that wait because of a quota of their project."""
     keeping: Collection[Demand]
-    """The demands of which a job keeps nodes."""
+    """Demands of the jobs that keep nodes."""
     expected_ends: Mapping[str, datetime]
-    """Expected end of each job that starts, where it is known."""
+    """Expected end of each starting job, if known."""
     giving_way: Collection[str]
-    """Ids of the jobs whose backfill rests on an estimate."""
+    """Ids of jobs that are backfilled on an estimate."""
 
 
 def decide(
@@ -56,30 +56,34 @@ def decide(
     complete: int = 0,
     quotas: Mapping[str, Quota] | None = None,
 ) -> Decisions:
-    """Place the jobs, in their order, on the offers: each whole or not at all.
+    """Place the jobs in order on the offers, each whole or not at all.
 
-    A job that the nodes could hold, were they empty, keeps all of them from those behind it, so
-    that a large job does not wait for ever; one that is larger than what is online keeps nothing.
-    A job behind it starts there all the same (is backfilled) when its bound, or twice its expected
-    duration, and the time to leave are over before the earliest start of each job that keeps one
-    of its nodes. Unless it has a bound and these starts rest on no estimate, it gives way to these,
-    as far as jobs preempt others. Where one does not fit, none behind it with the same demand does.
-    A job that keeps nodes preempts attempts of lower priority on those that no job ahead keeps, if
-    it then fits. One that a quota of its project keeps from starting keeps no nodes.
+    - A waiting job that would fit on the empty nodes keeps all of them from the jobs behind it, so
+      that a large job does not wait forever. A job larger than the online nodes keeps none, nor
+      does a job that waits for a quota of its project.
+    - A job behind it is backfilled, which means that it starts on kept nodes, if it will have left
+      before the earliest start of each job that keeps one of them: within its bound, or twice its
+      expected duration, plus the time to leave.
+    - A backfilled job gives way to the jobs that keep its nodes, unless it has a bound and their
+      earliest starts depend on no estimate. Without preemption, no job is backfilled on an
+      estimate.
+    - If a job does not fit, no job behind it with the same demand does.
+    - A job that keeps nodes preempts attempts of lower priority on nodes that no job ahead keeps,
+      if it then fits.
 
     Args:
         jobs: the jobs, in the order of the queue.
         offers: the nodes.
-        holdings: what attempts hold on them.
-        now: the present time; nothing is backfilled or preempted without it.
+        holdings: the holdings of attempts on them.
+        now: the present time; without it nothing is backfilled or preempted.
         preempt_after: time since its first step after which an attempt may be preempted; None for
             never.
-        cut: ids of jobs behind which the queue holds more of the same demand than `jobs` has. When
-            one of these is placed, nothing behind it is decided: it could overtake one that is left
-            out.
-        complete: so many of the first `jobs` are decided in any case: all jobs with the same
-            demands that the queue has ahead of them are in `jobs` too.
-        quotas: the quota of each project that has one.
+        cut: ids of jobs behind which the queue has further jobs of the same demand that are not in
+            `jobs`. Once one of these is placed, nothing behind it is decided, because it could
+            overtake an omitted job.
+        complete: number of leading `jobs` to decide even behind a cut. For these, `jobs` contains
+            every job of equal demand that is ahead of them in the queue.
+        quotas: quotas by project; projects without any are omitted.
     """
     turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
     for _ in turns.take(jobs, cut=cut, complete=complete):
@@ -102,13 +106,13 @@ class _Span:
 
     nodes: Sequence[str]
     unit: int
-    """Slots of which each share is a multiple."""
+    """The slots of every share are a multiple of it."""
     divided: bool
-    """Whether a node has parts of a GPU, of which the demand can use none."""
+    """Whether a node has parts of a GPU; the demand can use none of them."""
 
 
 class Turns:
-    """The jobs of one round, each in its turn: what is left for it, and what became of it."""
+    """The turns of a round's jobs: the remaining slots, and the decisions so far."""
 
     def __init__(
         self,
@@ -120,9 +124,10 @@ class Turns:
         quotas: Mapping[str, Quota] | None = None,
         on_estimates: bool | None = None,
     ) -> None:
-        """Begin a round, with the arguments of `decide`.
+        """Start a round, with the arguments of `decide`.
 
-        `on_estimates` decides whether jobs are backfilled although no other one is preempted here.
+        `on_estimates` overrides whether jobs are backfilled on estimates; by default they are if
+        `preempt_after` is given.
         """
         self._offers = offers
         self._by_name = {offer.node: offer for offer in offers}
@@ -160,15 +165,15 @@ class Turns:
 
     @property
     def holdings(self) -> Sequence[Holding]:
-        """What attempts hold, those of the jobs that start included."""
+        """The holdings of attempts, including those of starting jobs."""
         return self._holdings
 
     def take(
         self, jobs: Sequence[QueuedJob], *, cut: Collection[str] = (), complete: int = 0
     ) -> Iterator[QueuedJob]:
-        """Yield each job before its turn, and give it its slots after that.
+        """Yield each job before its turn, then take the turn.
 
-        The turns end at a cut, as those of `decide`.
+        The turns end at a cut, as described for `decide`.
         """
         is_cut = False
         for number, job in enumerate(jobs):
@@ -178,9 +183,9 @@ class Turns:
             is_cut |= self._place(job) and job.id in cut
 
     def would_place(self, job: QueuedJob) -> bool:
-        """Return whether a job would start in the present turn, on nodes that no other one keeps.
+        """Return whether a job would start in the present turn, on nodes that no other job keeps.
 
-        Nothing changes, so a caller may try several sizes of a job in its turn.
+        This changes nothing, so a caller may try several sizes of a job in its turn.
         """
         demand = job.demand
         if demand in self._reasons or not self._quotas.allows(job.project, demand):
@@ -188,7 +193,7 @@ class Turns:
         return self._choose(demand) is not None
 
     def _place(self, job: QueuedJob) -> bool:
-        """Give a job its slots where it fits, and return whether it does."""
+        """Give a job its slots if it fits, and return whether it does."""
         demand = job.demand
         refusal = self._quotas.refusal(job.project, job.name, demand)
         if refusal is not None:
@@ -224,7 +229,7 @@ class Turns:
         return True
 
     def _span(self, demand: Demand) -> Sequence[_Span]:
-        """Return the sets of nodes that a demand may span; they are the same in every turn."""
+        """Return the sets of nodes that a demand may span, which are the same in every turn."""
         if demand not in self._spans:
             self._spans[demand] = [
                 _Span(
@@ -237,13 +242,13 @@ class Turns:
         return self._spans[demand]
 
     def _eligible(self, demand: Demand) -> tuple[list[list[Offer]], list[int]]:
-        """Return these sets as they are in the present turn, and the unit of each."""
+        """Return these sets in the state of the present turn, and the unit of each."""
         spans = self._span(demand)
         nodes = [[self._left[name] for name in span.nodes] for span in spans]
         return _usable(spans, nodes), [span.unit for span in spans]
 
     def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that no job ahead keeps; full nodes hold no share."""
+        """Return an allocation on nodes that no job ahead keeps; full nodes are skipped."""
         spans = self._span(demand)
         if demand not in self._open:
             self._open[demand] = OpenNodes(
@@ -259,13 +264,13 @@ class Turns:
         return choose(demand, spanned, units=[span.unit for span in spans])
 
     def _after(self, lasts: timedelta | None) -> datetime | None:
-        """Return the expected end of what starts now; None where it is not known."""
+        """Return the expected end of a job that starts now, or None if it is unknown."""
         return None if self._now is None or lasts is None else self._now + lasts
 
     def _backfill(
         self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that jobs ahead keep, but do not need before it leaves."""
+        """Return an allocation on kept nodes that jobs ahead do not need before this one leaves."""
         if not self._keepers:
             return None
         certain = () if job.bound is None else without(eligible, estimated(self._keepers))
@@ -289,11 +294,11 @@ class Turns:
         groups: Sequence[Sequence[Offer]],
         units: Sequence[int],
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that no job ahead needs before it has run and left.
+        """Return an allocation on nodes that no job ahead needs before this one has left.
 
-        An attempt that is ordered to leave is expected to do so within `LEAVES_WITHIN`, in each
-        round anew: without the time to leave, short attempts in a row would move the start of a
-        job ahead on for ever.
+        Each round expects an attempt that is ordered to leave to do so within `LEAVES_WITHIN` from
+        then. If the time to leave did not count, a series of short attempts would delay the start
+        of a job ahead forever.
         """
         left_at = self._after(None if time is None else time + job.leaves_within)
         if left_at is None:
@@ -303,7 +308,7 @@ class Turns:
         return choose(job.demand, spanned, units=units)
 
     def _preempt(self, job: QueuedJob, pairs: Sequence[tuple[Sequence[Offer], int]]) -> None:
-        """Order attempts to leave for a job, on nodes that no job ahead keeps."""
+        """Choose attempts to preempt for a job, on nodes that no job ahead keeps."""
         if self._now is None or self._preempt_after is None:
             return
         found = victims(
@@ -355,7 +360,7 @@ class Turns:
 
 
 def _usable(spans: Sequence[_Span], nodes: Sequence[list[Offer]]) -> list[list[Offer]]:
-    """Return what the nodes of each span offer to its demand."""
+    """Return the nodes of each span as its demand may use them."""
     return [
         [offer.without_partitions() if offer.partitions else offer for offer in offers]
         if span.divided
@@ -365,7 +370,7 @@ def _usable(spans: Sequence[_Span], nodes: Sequence[list[Offer]]) -> list[list[O
 
 
 def _take(offer: Offer, name: str, slots: Collection[int]) -> Offer:
-    """Return a node without the slots of a job that starts."""
+    """Return a node without the slots of a starting job."""
     holders = {**offer.holders, name: offer.holders.get(name, 0) + len(slots)}
     free = tuple(slot for slot in offer.free if slot not in slots)
     return replace(offer, free=free, holders=holders)

@@ -1,4 +1,4 @@
-"""What a job or an operation needs, what a node offers, and what attempts hold."""
+"""Values of placement: demands of jobs and operations, offers of nodes, holdings of attempts."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from trainyard.spec.job import DEFAULT_PROJECT
 Device = Literal["auto", "cpu", "cuda"]
 
 LEAVES_WITHIN = timedelta(seconds=60)
-"""Expected time until an attempt that is ordered to leave has done so, its save included."""
+"""Expected time from the order to leave to the end of an attempt, including its save."""
 OVERDUE_AFTER = timedelta(minutes=5)
-"""Time since that order, or since an end was first expected so soon, after which no end of the
-attempt is expected: its save may hang."""
+"""Time after which an attempt that has not left counts as having no known end, as its save may
+hang: from the order to leave, or from when its end was first expected within `LEAVES_WITHIN`."""
 CAUTION = 2
-"""So many times the expected duration fit where a job is backfilled on that estimate alone."""
+"""Factor on the expected duration of a job that is backfilled on that estimate alone."""
 
 
 def leave_time(seconds: float | None) -> timedelta:
-    """Return the time that an attempt may take to leave once it is ordered to.
+    """Return the time that an attempt may take to leave after the order.
 
     Args:
-        seconds: those that its ranks have after the signal, where the spec gives them.
+        seconds: time of its ranks after the signal; None if the spec does not set it.
     """
     return max(LEAVES_WITHIN, expected_time(seconds or 0.0))
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a queued job or operation needs: equal for all jobs of a group."""
+    """The needs of a queued job or operation; equal for all jobs of a group."""
 
     world_size: int
     """Slots; 0 for an operation."""
     nodes: int | None = None
-    """Spread evenly over exactly so many nodes; when absent over the fewest that hold it."""
+    """Exact number of nodes, with equal shares; None for the fewest nodes that hold it."""
     device: Device = "auto"
     roots: tuple[str, ...] = ("checkpoints",)
-    """Names of the storage roots that every node must see, the same on each."""
+    """Names of the storage roots that every node must have, with the same UUID on each."""
     storage: tuple[str, str] | None = None
-    """Root that holds what it goes on from: its name and UUID."""
+    """Name and UUID of the root with the checkpoint from which it starts."""
     units: tuple[int, ...] = ()
-    """Each share is a multiple of the first of these with which the nodes hold it, else of 1."""
+    """Preferred units: each share is a multiple of the first that fits on the nodes, else of 1."""
     node_selector: tuple[tuple[str, str], ...] = ()
     """Labels that each node must have, by key."""
     exclude_nodes: tuple[str, ...] = ()
-    """Names of nodes that it never runs on, in order."""
+    """Names of nodes that it never runs on, sorted."""
     spare_nodes: int = 0
-    """Further nodes that are reserved with the share of each of its `nodes`."""
+    """Number of further nodes to reserve, each with a share as on one of its `nodes`."""
 
     @property
     def slots(self) -> int:
-        """Slots that it holds once it is placed, those on spare nodes included."""
+        """Slots that it holds once placed, including those on spare nodes."""
         if self.nodes is None:
             return self.world_size
         return self.world_size + self.spare_nodes * (self.world_size // self.nodes)
@@ -69,32 +69,32 @@ class Offer:
     node: str
     device: Literal["cpu", "cuda"]
     slots: int
-    """Slots that it has, without those that are withheld."""
+    """Number of slots, without withheld ones."""
     free: tuple[int, ...]
-    """Indices of the slots that are free."""
+    """Indices of the free slots."""
     roots: Mapping[str, str]
-    """UUID of each storage root that it sees, by name."""
+    """UUIDs of its storage roots, by name."""
     holders: Mapping[str, int] = field(default_factory=dict)
-    """Slots that are held, by name of the job."""
+    """Number of held slots, by name of the job."""
     polls: bool = False
-    """Whether its worker fetches messages by long polls, and gets none through the broker."""
+    """Whether its worker fetches messages by long polls instead of from the broker."""
     partitions: tuple[int, ...] = ()
-    """Slots that are parts of a GPU: a rank there reaches no other rank."""
+    """Indices of slots that are parts of a GPU: a rank there cannot reach other ranks."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the node; one without `fabric`, `block` or `rack` has the empty value."""
+    """Labels of the node; a missing `fabric`, `block` or `rack` counts as an empty value."""
     withheld: Mapping[int, str] = field(default_factory=dict)
-    """Why further slots are withheld, by their index."""
+    """Reasons of the withheld slots, by index."""
     device_name: str = ""
     """Name of its hardware."""
 
     @cached_property
     def indices(self) -> frozenset[int]:
-        """Indices of the slots that are not withheld."""
+        """Indices of all slots except withheld ones."""
         return frozenset(range(self.slots + len(self.withheld))) - self.withheld.keys()
 
     @cached_property
     def by_free(self) -> tuple[int, str]:
-        """What nodes are sorted by: free slots, then the name."""
+        """Sort key of nodes: number of free slots, then the name."""
         return len(self.free), self.node
 
     @cached_property
@@ -108,7 +108,7 @@ class Offer:
         return self.labels.get(BLOCK, ""), self.labels.get(RACK, "")
 
     def without_partitions(self) -> Offer:
-        """Return what it offers to a demand of several slots."""
+        """Return the node as a demand of several slots may use it."""
         return replace(
             self,
             slots=self.slots - len(self.partitions),
@@ -119,53 +119,53 @@ class Offer:
 
 @dataclass(frozen=True)
 class Holding:
-    """What an attempt holds."""
+    """The slots that an attempt holds, and the properties of the attempt that placement needs."""
 
     shares: Mapping[str, tuple[int, ...]]
-    """Indices of its slots on each node."""
+    """Indices of its slots, by node."""
     ends_at: datetime | None
-    """Expected end of the attempt; None where its pace is not known, as if it never ended."""
+    """Expected end of the attempt; None if unknown, as if it never ended."""
     attempt_id: str = ""
     job_id: str = ""
     priority: int = 0
-    """Of its job."""
+    """Priority of its job."""
     first_step_at: datetime | None = None
-    """When it began to train; None before, and where no waiting job may make it leave."""
+    """Start of its training; None before that, and if it cannot be preempted."""
     overtook_at: datetime | None = None
-    """When it was placed, of an attempt that was backfilled on an estimate alone, so that it leaves
-    for the jobs that are ahead of its own; None for others."""
+    """Time of its placement if it was backfilled on an estimate alone, so that it gives way to jobs
+    ahead of its own; None for others."""
     queued_at: datetime | None = None
     """Since when its job waited for it."""
     ends_by: datetime | None = None
-    """End that rests on no estimate: its bound, or that after an order to leave; None without."""
+    """End without an estimate: its bound, or the end after an order to leave; None without any."""
     project: str = DEFAULT_PROJECT
-    """Of its job."""
+    """Project of its job."""
     tag: float = 0.0
-    """Of an attempt that was backfilled on an estimate alone, the tag of its job if it were still
-    waiting."""
+    """For an attempt that was backfilled on an estimate alone: the tag that its job would have if
+    it were still waiting."""
 
     @property
     def slots(self) -> int:
-        """Slots that it holds on all its nodes."""
+        """Number of its slots on all nodes."""
         return sum(map(len, self.shares.values()))
 
     def gives_way_to(self, job: QueuedJob) -> bool:
-        """Return whether it overtook, on an estimate alone, a job that is ahead of its own.
+        """Return whether it overtook the job on an estimate alone, and the job is ahead of its own.
 
-        Its own job is compared as if it were still waiting. Once it has left, it waits further
-        back, so it does not take the slots back.
+        Its own job is compared as if it were still waiting. After it has left, its job waits behind
+        the other one, so it does not take the slots back.
         """
         if not self.overtook(job.queued_at):
             return False
         if job.priority != self.priority:
             return job.priority > self.priority
         rank, own = (job.queued_at, job.id), (self.queued_at or self.overtook_at, self.job_id)
-        if job.project == self.project:  # the tag of the job that waits counts the slots held here
+        if job.project == self.project:  # tags differ: the waiting job's counts the slots held here
             return rank < own
         return (job.tag, *rank) < (self.tag, *own)
 
     def overtook(self, queued_at: datetime | None) -> bool:
-        """Return whether a job waited since a time when this one was backfilled on an estimate."""
+        """Return whether it was backfilled on an estimate after a job was queued at that time."""
         return (
             self.overtook_at is not None
             and queued_at is not None
@@ -173,12 +173,12 @@ class Holding:
         )
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
-        """Return how many slots of each node a demand could use once the attempt has ended.
+        """Return the number of slots that a demand could use after the attempt's end, by node.
 
         Args:
-            demand: what waits.
-            offers: the nodes by name, parts of GPUs included; a node may offer fewer slots than
-                when the attempt was placed.
+            demand: the waiting demand.
+            offers: the nodes by name, with parts of GPUs; a node may offer fewer slots now than at
+                the attempt's placement.
         """
         whole = demand.world_size > 1
         found = {}
@@ -196,42 +196,42 @@ class Holding:
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job of the queue."""
+    """A job in the queue."""
 
     id: str
     name: str
     demand: Demand
     lasts: timedelta | None = None
-    """Expected time from its placement to its end; None where that is not known."""
+    """Expected time from its placement to its end; None if unknown."""
     lasts_on: str | None = None
-    """Kind of slot on which it lasts so long; None for any."""
+    """Kind of slot for which `lasts` holds; None for any."""
     lasts_on_name: str | None = None
-    """Name of the hardware on which it does; None for any."""
+    """Name of the hardware for which `lasts` holds; None for any."""
     bound: timedelta | None = None
-    """Longest run time of its attempt, which leaves then; None for a job without a bound."""
+    """Longest run time of its attempt, at which it leaves; None without a bound."""
     leaves_within: timedelta = LEAVES_WITHIN
-    """Time that its attempt may take to leave once it is ordered to."""
+    """Time that its attempt may take to leave after the order."""
     priority: int = 0
     project: str = DEFAULT_PROJECT
-    """Project whose quotas it counts towards."""
+    """Project with the quotas for which it counts."""
     queued_at: datetime | None = None
     """Since when it waits."""
     tag: float = 0.0
-    """Slots for its weight that its project holds in the job's turn."""
+    """Slots that its project holds in the job's turn, divided by the project's weight."""
     preemptible: bool = True
-    """Whether another job may make it leave."""
+    """Whether another job may preempt it."""
 
     def lasts_with(self, offer: Offer) -> timedelta | None:
-        """Return how long it lasts on a node; None where that is not known."""
+        """Return the expected duration on a node, or None if unknown."""
         is_known = self.lasts_on in {None, offer.device} and (
             self.lasts_on_name in {None, offer.device_name}
         )
         return self.lasts if is_known else None
 
     def ends_with(self, offer: Offer) -> timedelta | None:
-        """Return when its attempt on a node is expected to have left; None where it is not known.
+        """Return the time until its attempt on a node is expected to leave, or None if unknown.
 
-        That is at its bound where it is expected to last longer.
+        The bound limits it.
         """
         known = [each for each in (self.lasts_with(offer), self.bound) if each is not None]
         return min(known, default=None)

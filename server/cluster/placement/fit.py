@@ -1,4 +1,4 @@
-"""Where one demand fits: the sets of nodes that it may span, and its shares on the fewest."""
+"""Fitting one demand: the sets of nodes that it may span, and its shares on the fewest nodes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class NodeShare(NamedTuple):
     offer: Offer
     """The node."""
     slots: int
-    """Number of its slots."""
+    """Number of slots on it."""
 
 
 def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
-    """Return whether a demand could start at once, were it the only one that waits."""
+    """Return whether a demand could start now if no other one waited."""
     return allocate(demand, offers) is not None
 
 
 def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, ...] | None:
-    """Return the allocation of a demand that alone waits; None where it could not start at once."""
+    """Return the allocation of a demand that waits alone, or None if it cannot start now."""
     spanned = [sorted(group, key=BY_FREE) for group in groups(demand, offers)]
     return choose(demand, spanned, units=[unit_on(demand, group) for group in spanned])
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the nodes that could run a demand, if their slots were free and no part of a GPU."""
-    # Read once, and what a demand leaves open is not looked at: there are thousands of nodes.
+    """Return the nodes that could run a demand if their slots were free and whole GPUs."""
+    # There are thousands of nodes: attributes are read once, and absent conditions are skipped.
     device, roots, storage = demand.device, {*demand.roots}, demand.storage
     excluded, selects = demand.exclude_nodes, demand.node_selector
     return [
@@ -50,16 +50,16 @@ def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
 
 
 def has_labels(demand: Demand, offer: Offer) -> bool:
-    """Return whether a node has the labels that a demand selects by."""
+    """Return whether a node has the labels of a demand's selector."""
     return all(offer.labels.get(key) == value for key, value in demand.node_selector)
 
 
 def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Return the sets of nodes that one attempt may span: of one kind, fabric and storage."""
+    """Return the sets of nodes that one attempt may span: equal in kind, fabric and storage."""
     eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
-    if demand.world_size > 1:  # after the choice of GPUs: where all are divided, the demand waits
+    if demand.world_size > 1:  # after the choice of GPUs: if all are divided, the demand waits
         whole = (o.without_partitions() if o.partitions else o for o in eligible)
         eligible = [offer for offer in whole if offer.slots > 0]
     groups: dict[tuple[str, ...], list[Offer]] = {}
@@ -70,17 +70,17 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
 
 
 def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
-    """Return the number of slots of which each share on these nodes is a multiple.
+    """Return the unit of a demand on these nodes: every share is a multiple of it.
 
-    Held slots count too: ranks of one unit wait for a node that holds them. Where the number of
-    nodes is given, so are the shares.
+    Held slots count as free: the ranks of one unit wait for a node that can hold them. A demand
+    with a number of nodes has equal shares anyway, so its unit is 1.
     """
     units = demand.units if demand.nodes is None else ()
     return next((unit for unit in units if could_hold(demand, group, unit=unit)), 1)
 
 
 def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
-    """Return whether the nodes could hold a demand, if their slots were free."""
+    """Return whether the nodes could hold a demand if their slots were free."""
     by_slots = sorted(group, key=lambda offer: (offer.slots, offer.node))
     return _spread(demand, by_slots, unit, lambda offer: offer.slots) is not None
 
@@ -88,15 +88,15 @@ def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
 def choose(
     demand: Demand, groups: Sequence[Sequence[Offer]], *, units: Sequence[int]
 ) -> tuple[NodeAllocation, ...] | None:
-    """Return the allocation on the fewest nodes; None when none fits.
+    """Return the allocation on the fewest nodes, or None if none fits.
 
-    Of those on equally few nodes it is one within a block, if any is, then one within a rack, then
-    one with the least to spare. The last shares are those of the spare nodes.
+    Among allocations on equally few nodes, the one in the fewest blocks is best, then the one in
+    the fewest racks, then the one that leaves the fewest free slots. Spare nodes come last.
 
     Args:
-        demand: what is placed, of one slot or more.
+        demand: the demand, of one slot or more.
         groups: sets of nodes that one attempt may span, each sorted by `BY_FREE`.
-        units: for each group the number of slots of which each share is a multiple.
+        units: the unit of each group: every share is a multiple of it.
     """
     fitting = [
         shares
@@ -119,20 +119,20 @@ def fits_with(
     units: Sequence[int],
     freed: Mapping[str, int],
 ) -> bool:
-    """Return whether a demand fits on what is free and on further slots of some nodes.
+    """Return whether a demand fits on the free slots and on further slots of some nodes.
 
     Args:
-        demand: what is placed, of one slot or more.
+        demand: the demand, of one slot or more.
         groups: sets of nodes that one attempt may span.
-        units: for each group the number of slots of which each share is a multiple.
-        freed: number of the further slots, by node.
+        units: the unit of each group: every share is a multiple of it.
+        freed: number of further slots, by node.
     """
 
     def free(offer: Offer) -> int:
         return len(offer.free) + freed.get(offer.node, 0)
 
     def by_free(group: Sequence[Offer]) -> list[Offer]:
-        # Dozens of times a round on all nodes: a key of numbers alone takes a fifth of the time.
+        # Called dozens of times per round on all nodes; a numeric key takes a fifth of the time.
         room = [len(offer.free) + freed.get(offer.node, 0) for offer in group]
         return [group[index] for index in sorted(range(len(group)), key=room.__getitem__)]
 
@@ -143,7 +143,7 @@ def fits_with(
 
 
 def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[list[NodeShare]]:
-    """Yield the shares on a set of nodes; where that takes several, also those within a place."""
+    """Yield the shares on a set of nodes; if they span several, also the shares in each place."""
 
     def free(offer: Offer) -> int:
         return len(offer.free)
@@ -167,7 +167,7 @@ def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[l
 
 
 def _cost(shares: Sequence[NodeShare]) -> tuple[int, int, int, int]:
-    """Return nodes, blocks, racks and free slots of an allocation: the lowest is the best."""
+    """Return the cost of an allocation: its numbers of nodes, blocks, racks and free slots."""
     places = {share.offer.place for share in shares}
     blocks = {block for block, _ in places}
     return len(shares), len(blocks), len(places), sum(len(share.offer.free) for share in shares)
@@ -178,15 +178,15 @@ def _spread(
 ) -> list[NodeShare] | None:
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 
-    The shares are equal where so many nodes allow it. Else the larger nodes are filled, and the
-    last one holds the rest. Of several sets of nodes it is one with little to spare: the least
-    for equal shares. Spare nodes follow, each with a share of its own.
+    The shares are equal if that number of nodes allows it. Otherwise the larger nodes are filled,
+    and the last one holds the rest. Nodes with little room to spare are preferred; for equal
+    shares, those with the least. Spare nodes follow, each with its own share.
 
     Args:
-        demand: what is placed, of one slot or more.
+        demand: the demand, of one slot or more.
         by_free: the nodes that one attempt may span, sorted by the slots that they may give.
-        unit: slots of which each share is a multiple; divides the world size.
-        free: slots that a node may give.
+        unit: every share is a multiple of it; it divides the world size.
+        free: number of slots that a node may give.
     """
 
     def in_units(offer: Offer) -> int:
@@ -218,7 +218,7 @@ def _even(
     spares: int = 0,
     room: Callable[[Offer], int],
 ) -> list[NodeShare]:
-    """Return equal shares on the nodes with the least room for them; so many nodes have some."""
+    """Return `count` equal shares on the nodes with the least room; enough nodes have room."""
     first = bisect_left(by_room, share, key=room)
     last = first + count
     ranks = sorted(by_room[first:last], key=lambda offer: offer.node)
@@ -226,7 +226,7 @@ def _even(
 
 
 def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:
-    """Return how many of the nodes, the largest first, hold so many slots together."""
+    """Return how many nodes, the largest first, together hold `size` slots; None if all do not."""
     sums = accumulate(room(offer) for offer in reversed(by_room))
     return next((count for count, held in enumerate(sums, 1) if held >= size), None)
 
@@ -234,9 +234,10 @@ def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]
 def _fill(
     size: int, by_room: Sequence[Offer], *, count: int, room: Callable[[Offer], int]
 ) -> list[NodeShare]:
-    """Return shares on so many nodes, no fewer of which hold `size` slots together.
+    """Return shares on `count` nodes, where no fewer nodes hold `size` slots together.
 
-    Of the largest nodes, each is replaced by the smallest other one with which the sum suffices.
+    Starting with the largest nodes, each is replaced by the smallest other node with which the sum
+    still suffices.
     """
     others, used = list(by_room[:-count]), list(by_room[-count:])
     spare = sum(map(room, used)) - size

@@ -1,4 +1,4 @@
-"""When waiting jobs are expected to start: rounds of placement at the expected ends; pure."""
+"""Expected starts of waiting jobs, by rounds of placement at expected ends; pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from server.cluster.placement.fit import fits
 from server.cluster.placement.quotas import Quota
 
 FORECAST_JOBS = 50
-"""Jobs from the head of the queue whose start is forecast; each further one costs a round more."""
+"""Most jobs, from the head of the queue, with a forecast; each may cost a further round."""
 FORECAST_ENDS = 32
-"""Expected ends that are looked at, the earliest first; each one costs a round."""
+"""Most expected ends that are examined, the earliest first; each costs a round."""
 TOO_FAR_BACK = f"more than {FORECAST_JOBS} jobs are ahead"
-TOO_LARGE = "the nodes that are online could not hold it, were they empty"
-UNKNOWN_END = "no end is known of the jobs that hold the slots, or of those ahead"
-NOT_SOON = "it does not start at any of the expected ends that are looked at"
+TOO_LARGE = "the online nodes could not hold it even if they were empty"
+UNKNOWN_END = "the jobs that hold the slots, or jobs ahead, have no known end"
+NOT_SOON = "it does not start at any of the expected ends that were examined"
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is expected of the jobs that wait."""
+    """The forecast for the waiting jobs."""
 
     starts: Mapping[str, datetime]
-    """Expected start of each job that has one, by job id."""
+    """Expected starts by job id; jobs without one are in `unknown`."""
     waiting: Mapping[str, str]
-    """Why each job that does not start now waits, by job id."""
+    """Reason of each job that does not start now, by job id."""
     unknown: Mapping[str, str]
-    """Why no start is expected of each other job, by job id."""
+    """Reason why a job has no expected start, by job id."""
     backfilled: Mapping[str, str]
-    """Name of the job ahead of which each one starts that is backfilled, by job id."""
+    """For each backfilled job, by id: name of the job that it overtakes."""
 
 
 def forecast(
@@ -47,18 +47,18 @@ def forecast(
 ) -> Forecast:
     """Return the expected starts of jobs, by rounds at `now` and at each expected end.
 
-    A job whose duration is not known is taken to run for ever. So an expected start is late rather
-    than early, unless jobs of higher priority arrive.
+    A job of unknown duration counts as running forever. So an expected start errs on the late side,
+    unless jobs of higher priority arrive.
 
     Args:
         jobs: the first jobs of the queue, in its order.
-        offers: the nodes that take new work, as they are now.
-        holdings: what the attempts hold on them.
+        offers: the nodes that take new work, in their present state.
+        holdings: the holdings of attempts on them.
         now: time of the first round.
-        quotas: the quota of each project that has one. A job that waits because of one has no
-            expected start: when others use less of it is not forecast.
-        on_estimates: whether jobs are backfilled on an estimate alone: others then preempt them.
-        has_time: called before each round but the first; no round follows when it returns False.
+        quotas: quotas by project; projects without any are omitted. A job that waits for a quota
+            has no expected start, because the use of quotas is not forecast.
+        on_estimates: whether jobs are backfilled on an estimate alone; others then preempt them.
+        has_time: called before each round except the first; False ends the forecast.
     """
     starts: dict[str, datetime] = {}
     backfilled: dict[str, str] = {}
@@ -71,7 +71,7 @@ def forecast(
     while left:
         free = _freed(free, [holding for holding in held if _has_ended(holding, moment)])
         held = [holding for holding in held if not _has_ended(holding, moment)]
-        # Within the quotas in the first round: what that leaves fits into them together.
+        # Quotas limit the first round only: all jobs that it leaves fit into them together.
         limits = quotas if rounds == 0 else None
         turns = Turns(free, holdings=held, now=moment, quotas=limits, on_estimates=on_estimates)
         for _ in turns.take(left):
@@ -103,7 +103,7 @@ def _has_ended(holding: Holding, moment: datetime) -> bool:
 
 
 def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
-    """Return the offers with the slots of attempts that ended, as far as nodes still have them."""
+    """Return the offers with the slots of ended attempts free, if the nodes still have them."""
     slots: dict[str, set[int]] = {}
     for holding in ended:
         for node, held in holding.shares.items():

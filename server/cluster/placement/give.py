@@ -1,4 +1,4 @@
-"""Which node each queued operation is given to, and why the others wait."""
+"""Assignment of queued operations to nodes, and reasons why others wait."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from server.cluster.placement.reasons import why_operation_waits
 
 @dataclass(frozen=True)
 class QueuedOperation:
-    """An operation of the queue."""
+    """An operation in the queue."""
 
     id: str
     demand: Demand
     needs_idle_node: bool = False
     """Whether it waits for a node without a held slot."""
     unclaimed_by: str | None = None
-    """The node that it was given to last, which did not begin it in time."""
+    """The node that last got it and did not start it in time."""
 
 
 def give(
     queue: Sequence[QueuedOperation], offers: Sequence[Offer], busy: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign each operation, in order, to the node with the fewest held slots; one a node.
+    """Assign each operation, in order, to the node with the fewest held slots; one per node.
 
-    One that a node did not begin goes to the next node by name, so that it tries each in turn, and
-    waits for another one that is busy.
+    An operation that a node did not start goes to the next node by name, so that it tries each in
+    turn. While all others are busy, it waits for one of them.
 
     Args:
         queue: operations by precedence.
@@ -36,12 +36,12 @@ def give(
         busy: nodes that have an operation.
 
     Returns:
-        The node of each operation that can start now, and why each other one waits, by its id.
+        The node of each operation that can start now, and the reason of each other one, by id.
     """
     given: dict[str, str] = {}
     waiting: dict[str, str] = {}
     taken = set(busy)
-    eligible: dict[Demand, list[Offer]] = {}  # most operations need the same
+    eligible: dict[Demand, list[Offer]] = {}  # most operations have the same demand
     for operation in queue:
         demand = operation.demand
         if demand not in eligible:

@@ -1,4 +1,4 @@
-"""Open nodes: those with free slots that no job ahead keeps, sorted; they follow each start."""
+"""Open nodes: sorted nodes with free slots that no job ahead keeps, updated after each start."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from operator import attrgetter
 from server.cluster.placement.demand import Offer
 
 MAX_FOLLOWED = 50
-"""Changes after which sorting all nodes anew costs no more than following them one by one."""
+"""Number of changes beyond which sorting all nodes costs no more than applying each change."""
 BY_FREE = attrgetter("by_free")
-"""The key that the nodes of an allocation are sorted by: free slots, then the name."""
+"""Sort key of the nodes of an allocation: number of free slots, then the name."""
 
 
 class OpenNodes:
-    """The open nodes of each set of nodes that a demand may span, from turn to turn of a round.
+    """The open nodes of each set of nodes that a demand may span, kept up to date during a round.
 
-    A start takes slots of few nodes, so the next turn of the demand moves these alone. In a round
-    no node gets a free slot, and a job that keeps nodes makes the caller begin anew.
+    A start takes slots of few nodes, so the next turn of the demand moves only these. During a
+    round no slot becomes free, and the caller makes a new object when a job starts to keep nodes.
     """
 
     def __init__(
@@ -33,10 +33,9 @@ class OpenNodes:
 
         Args:
             spans: names of the nodes of each set.
-            left: all nodes by name, as they are in the present turn.
+            left: all nodes by name, in the state of the present turn.
             kept: names of the nodes that jobs ahead keep.
-            changes: the nodes from which slots were taken in this round, each before and after; the
-                round appends to it.
+            changes: nodes before and after each start of this round; the round appends to it.
         """
         self._spans, self._left, self._kept, self._changes = spans, left, kept, changes
         self._groups: list[list[Offer]]
@@ -44,7 +43,7 @@ class OpenNodes:
         self._sort()
 
     def groups(self) -> Sequence[list[Offer]]:
-        """Return the open nodes of each set, sorted by `BY_FREE`, as they are in this turn."""
+        """Return the open nodes of each set in this turn, sorted by `BY_FREE`."""
         if len(self._changes) - self._seen > MAX_FOLLOWED:
             self._sort()
         for before, after in self._changes[self._seen :]:
@@ -66,7 +65,7 @@ class OpenNodes:
 
 
 def _replace(group: list[Offer], before: Offer, after: Offer) -> None:
-    """Put a node to its new place, where it is in a sorted group."""
+    """Move a changed node to its new place in a sorted group, if the group has it."""
     index = bisect_left(group, before.by_free, key=BY_FREE)
     if index < len(group) and group[index] is before:
         del group[index]

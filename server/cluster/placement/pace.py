@@ -1,4 +1,4 @@
-"""What the pace of a job follows from: jobs that agree in it take equally long steps."""
+"""The digest of a job's pace: jobs with the same digest take equally long steps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import json
 from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
 
 SECTIONS = (*(name for name in TRAINER_SECTIONS if name != "lr_schedule"), "program", "checkpoint")
-"""Sections that decide what a step computes, and what happens between two steps."""
+"""Sections that set what a step computes and what happens between two steps."""
 WITHOUT = {"training": {"steps", "seed"}, "optimizer": {"lr"}, "program": {"steps"}}
-"""Fields of these that change the number of the steps, or the values in them."""
+"""Fields of these that change only the number of steps or the values in them."""
 
 
 def pace_digest(spec: JobSpec) -> str:
-    """Return a digest that is equal for specs whose steps take equally long on equal hardware.
+    """Return a digest that is equal for specs with equally long steps on equal hardware.
 
-    The section `parallelism` is in it as it was submitted: besides the layout it has what changes
-    the pace. Each attempt has a layout of its own, which who reads the digest compares too. Values
-    of `env` may be secrets and are not in it, although they may change the pace.
+    It includes the section `parallelism` as submitted, because that has more than the layout. Each
+    attempt has its own layout, which readers of the digest must compare as well. Values of `env`
+    are not included, although they may change the pace, because they may be secrets.
     """
     given = spec.model_dump(mode="json", exclude_defaults=True, include=set(SECTIONS))
     for section, fields in WITHOUT.items():

@@ -1,4 +1,4 @@
-"""Preemption: which running attempts leave for a waiting job of higher priority."""
+"""Preemption: the choice of running attempts that leave for a waiting job of higher priority."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from server.cluster.placement.fit import fits_with
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
 MAX_SETS = 20_000
-"""Sets of one size that are compared; where there are more, attempts are added one by one."""
+"""Most sets of one size that are compared; with more, attempts are added one by one."""
 MAX_TRIED = 200
-"""Sets whose slots suffice by number that are tried for each search, some milliseconds each on
-1,000 nodes."""
+"""Most sets with enough slots that a search tries to fit, some milliseconds each on 1,000 nodes."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,13 @@ class _Candidate:
 
     holding: Holding
     usable: Mapping[str, int]
-    """Slots that the waiting job could use, by node."""
+    """Number of slots that the waiting job could use, by node."""
     rank: int
-    """Its priority; lower than all of them where it gives way to the waiting job."""
+    """Its priority, or a number below all priorities if it gives way to the waiting job."""
 
     @property
     def gain(self) -> int:
-        """Number of these slots."""
+        """Number of slots that the waiting job could use."""
         return sum(self.usable.values())
 
 
@@ -47,25 +46,24 @@ def victims(
     now: datetime,
     running_since: datetime,
 ) -> Sequence[Holding]:
-    """Return the attempts whose slots, with those that are free, hold a job; none where none do.
+    """Return the attempts to preempt so that a job fits; empty if none are needed or none suffice.
 
-    The fewest attempts are taken; of several such sets that of the lowest priorities, then that
-    with the fewest slots, then the one that started last. Where a cluster has too many sets to
-    compare them all, attempts are taken by priority until the job fits, and those that turn out
-    not to be needed are left out.
+    The smallest set is chosen; among equally small sets the one with the lowest priorities, then
+    the one with the fewest slots, then the one that started last. If there are too many sets to
+    compare, attempts are added by priority until the job fits, and unneeded ones are removed.
 
-    Attempts that are expected to end within `LEAVES_WITHIN`, as all do that are ordered to leave,
-    count as gone: no second set is preempted while the first one leaves.
+    Attempts that are expected to end within `LEAVES_WITHIN` count as gone. That includes all that
+    were ordered to leave, so no second set is preempted while the first one leaves.
 
     Args:
-        groups: sets of nodes that the job may span, without those that jobs ahead keep.
-        job: the job that waits: attempts of lower priority leave, and those that overtook it on an
-            estimate alone and are behind it, which leave first.
-        units: for each of them the number of slots of which each share is a multiple.
-        holdings: what attempts hold.
+        groups: sets of nodes that the job may span, without nodes that jobs ahead keep.
+        job: the waiting job. Attempts that overtook it on an estimate alone, and are behind it in
+            the queue's order, leave first; then attempts of lower priority.
+        units: the unit of each group: every share is a multiple of it.
+        holdings: the holdings of attempts.
         offers: all nodes by name.
         now: the present time.
-        running_since: an attempt of lower priority leaves only if it took its first step no later.
+        running_since: latest first step of an attempt of lower priority that may leave.
     """
     demand, nodes = job.demand, {offer.node for group in groups for offer in group}
     freed: Counter[str] = Counter()
@@ -112,7 +110,7 @@ def _fewest(
     *,
     missing: int,
 ) -> Collection[_Candidate]:
-    """Return the best of the smallest sets that suffice; all of them together do."""
+    """Return the best of the smallest sufficient sets; all candidates together suffice."""
     taken = _one_by_one(candidates, fits)
     for size in range(1, len(taken) + 1):
         if comb(len(candidates), size) > MAX_SETS:
@@ -128,11 +126,11 @@ def _fewest(
 def _one_by_one(
     candidates: Sequence[_Candidate], fits: Callable[[Iterable[_Candidate]], bool]
 ) -> list[_Candidate]:
-    """Return a set that suffices, from which none can be left out as far as that is tried."""
+    """Return a sufficient set, without attempts that up to `MAX_TRIED` trials proved unneeded."""
     order = sorted(candidates, key=lambda c: (c.rank, -c.gain, _age(c)))
     count = bisect_left(range(1, len(order)), True, key=lambda size: fits(order[:size])) + 1
     taken = order[:count]
-    for candidate in taken[-2 : -MAX_TRIED - 2 : -1]:  # the last one is needed
+    for candidate in taken[-2 : -MAX_TRIED - 2 : -1]:  # the last one is always needed
         without = [other for other in taken if other is not candidate]
         if fits(without):
             taken = without
@@ -140,14 +138,14 @@ def _one_by_one(
 
 
 def _cost(chosen: Sequence[_Candidate]) -> tuple[list[int], int, float]:
-    """Return what a set of victims costs: compared by priorities, then slots, then age."""
+    """Return the cost of a set of victims: priorities, then slots, then age."""
     priorities = sorted((c.rank for c in chosen), reverse=True)
     slots = sum(c.holding.slots for c in chosen)
     return priorities, slots, sum(map(_age, chosen))
 
 
 def _age(candidate: _Candidate) -> float:
-    """Return a number that grows with the time since the first step, or without one the start."""
+    """Return a number that grows with the time since the first step, or else the placement."""
     since = candidate.holding.first_step_at or candidate.holding.overtook_at
     assert since is not None, "a candidate took a step, or gives way"
     return -since.timestamp()

@@ -1,4 +1,4 @@
-"""Quotas of projects: which jobs may start now, and why others wait (docs/projects.md, 12-15)."""
+"""Quotas of projects, and the reasons of jobs that wait for them (docs/projects.md, 12-15)."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from server.cluster.placement.demand import Demand
 
 @dataclass(frozen=True)
 class Quota:
-    """What a project may hold, and what it holds."""
+    """Limit and current use of a project."""
 
     held: int = 0
-    """Slots of its jobs that hold some."""
+    """Number of slots that its jobs hold."""
     max_slots: int | None = None
-    """Slots that it holds at most; unlimited when None."""
+    """Limit of held slots; unlimited when None."""
     used_up: str | None = None
-    """Why none of its jobs starts, where its slot-hours of the month are used."""
+    """Reason why none of its jobs starts, if its slot-hours of the month are used up."""
 
     @property
     def left(self) -> float:
-        """Slots that its jobs may hold further: negative where the limit was lowered."""
+        """Number of further slots that its jobs may hold; negative after the limit was lowered."""
         return math.inf if self.max_slots is None else self.max_slots - self.held
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether its jobs hold more than they may, or have used their slot-hours.
+        """Whether its jobs hold more than the limit, or have used up their slot-hours.
 
-        One of them that ends does not start again at once.
+        While it is, a job of the project does not start again after its attempt has ended.
         """
         return self.used_up is not None or self.left < 0
 
     def has_room(self, slots: int) -> bool:
-        """Return whether its jobs may hold so many more slots."""
+        """Return whether its jobs may hold `slots` more slots."""
         return slots <= self.left
 
 
 class Quotas:
     """The quotas of projects during one decision.
 
-    A job that waits for slots counts as if it held them, and one that waits for its project's
-    `max_slots` keeps those behind it in the project waiting: smaller jobs of the same project would
-    else overtake it for ever.
+    A job that waits for slots counts as if it held them. A job that waits for its project's
+    `max_slots` blocks the project's jobs behind it; otherwise smaller ones would overtake it
+    forever.
     """
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
@@ -53,12 +53,12 @@ class Quotas:
         self._first: dict[str, str] = {}  # project -> name of the job that waits for its quota
 
     def refusal(self, project: str, name: str, demand: Demand) -> str | None:
-        """Return why a job may not start within the quotas of its project; None where it may.
+        """Return why a job may not start within the quotas of its project, or None if it may.
 
         Args:
             project: name of its project.
             name: name of the job.
-            demand: what it needs.
+            demand: the demand of the job.
         """
         if self.allows(project, demand):
             return None
@@ -79,7 +79,7 @@ class Quotas:
         return f"{holds}; needs {needs}"
 
     def allows(self, project: str, demand: Demand) -> bool:
-        """Return whether a job may start within the quotas of its project; nothing is counted."""
+        """Return whether a job may start within its project's quotas, without counting it."""
         quota = self._quotas.get(project)
         if quota is None or (quota.used_up is None and quota.max_slots is None):
             return True
@@ -89,7 +89,7 @@ class Quotas:
         return counted + demand.slots <= quota.max_slots
 
     def hold(self, project: str, demand: Demand) -> None:
-        """Count the slots of a job that starts."""
+        """Count the slots of a starting job."""
         if project in self._held:
             self._held[project] += demand.slots
 

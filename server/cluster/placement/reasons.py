@@ -1,4 +1,4 @@
-"""Why a job or an operation waits, in words."""
+"""Reasons why a job or an operation waits, as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def why_job_waits(
     units: Sequence[int],
     offers: Sequence[Offer],
 ) -> str:
-    """Return why a demand waits, as in `needs 4 slots, 2 free, 2 held by llama-7`."""
+    """Return why a demand waits, such as `needs 4 slots, 2 free, 2 held by llama-7`."""
     if not offers:
         return NO_NODE
     if not groups:
@@ -52,9 +52,9 @@ def why_operation_waits(
     """Return why an operation waits.
 
     Args:
-        demand: what it needs.
+        demand: the demand of the operation.
         able: the nodes that could run it.
-        idle: those of them on which no slot is held, where it needs that; else all of them.
+        idle: the nodes of `able` without a held slot if it needs an idle node, else all of `able`.
         offers: the nodes that take new work.
     """
     if not offers:
@@ -78,9 +78,9 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
 
 
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
-    """Return what of a demand's needs no node has: its kind of slot, labels, roots, then storage.
+    """Return the first need of a demand that no node meets: slots, labels, roots, then storage.
 
-    Where nodes have all of these, a demand of several slots lacks GPUs that are not divided.
+    If nodes meet all of them, a demand of several slots lacks undivided GPUs.
     """
     if eligible_for(demand, offers):
         return "has whole GPUs"
@@ -108,7 +108,7 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
 
 
 def _by_node(slots: Iterable[int]) -> str:
-    """Return the slots of each of several nodes, the largest first, as in ` (50 x 8 + 4 + 4)`."""
+    """Return slots by node as ` (50 x 8 + 4 + 4)`, the largest first; empty for one node."""
     by_size = sorted(Counter(slots).items(), reverse=True)
     nodes = sum(count for _, count in by_size)
     if nodes < 2:
@@ -132,7 +132,7 @@ def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
 
 
 def _withheld(offers: Sequence[Offer], most: int = 2) -> list[str]:
-    """Return which slots are withheld and why: the first ones, and how many more."""
+    """Return the first `most` withheld slots with their reasons, and the number of others."""
     found = [
         f"slot {slot} of {offer.node} is withheld ({reason})"
         for offer in offers

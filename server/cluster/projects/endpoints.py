@@ -1,4 +1,4 @@
-"""`/projects`: who shares the cluster, by which weight and within which quotas."""
+"""`/projects`: the projects that share the cluster, with their weights and quotas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def list_(
     context: ServerContext,
     page: Annotated[PageRequest[str], Depends(page_by("projects", str, NAME))],
 ) -> Response:
-    """List projects by name: weight, quotas, and what their jobs hold, use and wait for."""
+    """List projects by name, with weight, quotas, held slots, used slot-hours and waiting jobs."""
     found = queries.list_projects(context, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(found, lambda view: view.name)
     return reply(Page[ProjectView](items=tuple(shown), next_page_token=next_page_token))
@@ -36,25 +36,25 @@ def list_(
 
 @router.post("", status_code=201, response_model=ProjectView, summary="Create a project")
 def create(context: ServerContext, principal: Person, body: NewProject) -> Response:
-    """Create a project; 409 where there is one of this name."""
+    """Create a project; 409 if one has this name."""
     view = service.create_project(context, body, actor=principal.actor)
     return reply(view, status=201, headers={"location": f"/api/v1/projects/{view.name}"})
 
 
 @router.get("/{name}", response_model=ProjectView, summary="One project")
 def get(context: ServerContext, name: ProjectName) -> Response:
-    """Return a project with what its jobs hold, use and wait for."""
+    """Return a project with its held slots, used slot-hours and waiting jobs."""
     return reply(queries.read_project(context, name))
 
 
 @router.patch("/{name}", response_model=ProjectView, summary="Change a project")
 def change(context: ServerContext, principal: Person, name: ProjectName, body: Change) -> Response:
-    """Change the settings that are given; the others stay, and null removes a quota."""
+    """Change the given settings; others stay, and null removes a quota."""
     return reply(service.change_project(context, name, body, actor=principal.actor))
 
 
 @router.delete("/{name}", status_code=204, summary="Delete a project")
 def delete(context: ServerContext, principal: Person, name: ProjectName) -> Response:
-    """Delete a project; 409 while it has jobs, ended ones included."""
+    """Delete a project; 409 while it has jobs, including ended ones."""
     service.delete_project(context, name, actor=principal.actor)
     return Response(status_code=204)

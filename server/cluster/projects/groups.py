@@ -1,4 +1,4 @@
-"""The groups of the queue by project: jobs of a project with a quota form groups of their own."""
+"""Groups of the queue by project: jobs of a project with a quota form separate groups."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ def group_key(project: str | None, shape: Sequence[Any]) -> str:
     """Return the key of a group.
 
     Args:
-        project: the project of its jobs, where that has a quota.
-        shape: the fields of their demand, in their order.
+        project: the project of its jobs if it has a quota, else None.
+        shape: the fields of their demand, in order.
     """
     return hashlib.sha256(orjson.dumps([project, *shape])).hexdigest()
 
 
 def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Store groups that jobs are about to enter; those that exist keep their reason.
+    """Store groups that jobs are about to enter; existing groups keep their reason.
 
-    In the order of the keys, as `forget_groups` locks them: no two wait crosswise. That one waits
-    for this transaction, so that it sees the jobs that enter.
+    Groups are stored in the order of their keys, as `forget_groups` locks them, to prevent
+    deadlocks. `forget_groups` waits for this transaction, and so sees the entering jobs.
 
     Args:
         connection: a writing transaction.
-        groups: key, shape and slots of each.
+        groups: key, shape and slots of each group.
     """
     insert_or_replace(connection, demands, sorted(groups, key=lambda group: str(group["key"])))
 
 
 def move_groups(connection: Connection, project: str, *, has_quota: bool) -> None:
-    """Move the queued jobs of a project whose first quota was set, or whose last one was removed.
+    """Move a project's queued jobs to other groups, after its first or last quota changed.
 
-    By one update of jobs for each group: no spec is parsed, and no job leaves the queue. The reason
-    stays until a round finds another one.
+    There is one update of jobs per group: no spec is parsed, and no job leaves the queue. The
+    reason stays until a round finds another one.
 
     Args:
         connection: a writing transaction that locks the project.
-        project: its name.
-        has_quota: whether it has a quota from now on.
+        project: name of the project.
+        has_quota: whether the project has a quota from now on.
     """
     waiting = (
         jobs.c.project == project,
         jobs.c.state == JobState.QUEUED,
         jobs.c.demand.is_not(None),
     )
-    # By id, as every statement that locks several jobs: no two wait crosswise.
+    # In the order of ids, as in every statement that locks several jobs: that prevents deadlocks.
     locked = select(jobs.c.id).where(*waiting).order_by(jobs.c.id)
     connection.execute(locked.with_for_update(key_share=True))
     present = select(jobs.c.demand).where(*waiting)

@@ -1,4 +1,4 @@
-"""Projects as views, with what their jobs hold, use and wait for."""
+"""Views of projects, with held slots, used slot-hours and waiting jobs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trainyard.protocol.rest.projects import ProjectSettings, ProjectView
 from trainyard.protocol.states import JobState
 
 HAS_QUOTA = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
-"""The condition of the projects that have a quota."""
+"""The condition of projects with a quota."""
 _HELD_SLOTS = select(jobs.c.project, func.sum(HELD_SLOTS)).where(HOLDS).group_by(jobs.c.project)
 
 
 @dataclass(frozen=True, slots=True)
 class Project(TypedRow):
-    """A project, whole."""
+    """A project with all its columns."""
 
     table: ClassVar[Table] = projects
     name: str
@@ -39,7 +39,7 @@ class Project(TypedRow):
 
     @property
     def settings(self) -> ProjectSettings:
-        """What a person sets."""
+        """The settings that people change."""
         return ProjectSettings(**self.values_for(ProjectSettings))
 
 
@@ -56,19 +56,19 @@ def project_row(connection: Connection, name: str) -> Project:
 
 
 def keep_quotas(connection: Connection, names: Collection[str]) -> frozenset[str]:
-    """Return those of some projects that have a quota; none changes until the transaction ends."""
+    """Lock the given projects until the transaction ends; return those that have a quota."""
     locked = select(projects.c.name, HAS_QUOTA).where(projects.c.name.in_(names))
     rows = connection.execute(locked.order_by(projects.c.name).with_for_update(read=True))
     return frozenset(name for name, has_quota in rows if has_quota)
 
 
 def held_slots(connection: Connection) -> Mapping[str, int]:
-    """Return the slots that the jobs of each project hold, of those that hold any."""
+    """Return held slots by project; projects without any are omitted."""
     return {project: int(slots) for project, slots in connection.execute(_HELD_SLOTS).all()}
 
 
 def waiting_jobs(connection: Connection) -> Mapping[str, int]:
-    """Return the number of queued jobs of each project, of those that have any."""
+    """Return the number of queued jobs by project; projects without any are omitted."""
     queued = jobs.c.state == JobState.QUEUED
     query = select(jobs.c.project, func.count()).where(queued).group_by(jobs.c.project)
     return dict(connection.execute(query).all())

@@ -1,4 +1,4 @@
-"""The quotas of projects, as the rows show them."""
+"""The quotas of projects, read from the database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from server.cluster.projects.usage import ReadUsage, read_usage
 def read_quotas(
     connection: Connection, now: datetime, *, usage: ReadUsage = read_usage
 ) -> Mapping[str, Quota]:
-    """Return the quota of each project that has one; where none has, nothing else is read.
+    """Return quotas by project; projects without any are omitted.
+
+    Without any quota, nothing else is read.
 
     Args:
         connection: a transaction.
@@ -32,7 +34,7 @@ def read_quotas(
 
 
 def read_used_up(connection: Connection, now: datetime, *, usage: ReadUsage) -> Mapping[str, str]:
-    """Return the projects that have used their slot-hours of this month, with that in words."""
+    """Return the projects that have used up this month's slot-hours, each with that reason."""
     return _used_up(connection, now, _limited(connection), usage)
 
 

@@ -1,4 +1,4 @@
-"""Projects are created, changed and deleted, each with an event."""
+"""Creation, change and deletion of projects, each with an event."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from trainyard.protocol.rest.projects import (
 from trainyard.spec.job import DEFAULT_PROJECT
 
 NAMES_LISTED = 20
-"""Most projects that a refusal names."""
+"""Most projects that a refusal lists."""
 
 
 def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -> ProjectView:
     """Store a project.
 
     Raises:
-        ConflictError: there is one of this name.
+        ConflictError: a project of this name exists.
     """
     settings = ProjectSettings(**request.model_dump(exclude={"name"}))
     with context.database.write() as connection:
@@ -47,16 +47,16 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
 def change_project(
     context: Context, name: str, change: ProjectSettings, *, actor: Actor
 ) -> ProjectView:
-    """Change the settings that `change` has set; the same values again change nothing.
+    """Change the settings that `change` sets; the present values change nothing.
 
-    What runs goes on below a lower `max_slots`; the next round of the scheduler places by the new
-    settings.
+    Running jobs continue even above a lowered `max_slots`. The next round of the scheduler places
+    by the new settings.
 
     Raises:
         NotFoundError: no project has this name.
     """
     with context.database.write() as connection:
-        # New jobs of the project do not wait: a fork has locked a job that may be moved below.
+        # The lock lets new jobs pass: a fork has locked a job that may be moved below.
         before = _locked(connection, name, but_for_new_jobs=True).settings
         given = {field: getattr(change, field) for field in change.model_fields_set}
         after = before.model_copy(update=given)
@@ -70,11 +70,11 @@ def change_project(
 
 
 def delete_project(context: Context, name: str, *, actor: Actor) -> None:
-    """Delete a project without jobs, and what it used.
+    """Delete a project without jobs, and its record of slot-hours.
 
     Raises:
         NotFoundError: no project has this name.
-        ConflictError: it has jobs, or is the one of jobs that name none.
+        ConflictError: it has jobs, or it is the default project.
     """
     with context.database.write() as connection:
         before = _locked(connection, name).settings
@@ -91,7 +91,7 @@ def check_project(connection: Connection, name: str, *, pointer: str = "/project
     """Check that the project of a spec exists.
 
     Raises:
-        InvalidRequestError: it does not; the message lists those that do.
+        InvalidRequestError: it does not; the message lists existing projects.
     """
     if connection.scalar(select(projects.c.name).where(projects.c.name == name)) is None:
         names = connection.scalars(select(projects.c.name).order_by(projects.c.name)).all()
@@ -108,13 +108,13 @@ _KEEP = (
 
 
 def keep_project(connection: Connection, name: str) -> None:
-    """Keep the project of a new job from being deleted until the transaction ends.
+    """Lock the project of a new job, so that it cannot be deleted until the transaction ends.
 
     Raises:
-        InvalidRequestError: there is no such project.
+        InvalidRequestError: no project has this name.
     """
     if connection.execute(_KEEP, {"of_name": name}).one_or_none() is None:
-        check_project(connection, name)  # refuses it, or finds one that has just been created
+        check_project(connection, name)  # refuses it, unless it has just been created
         connection.execute(_KEEP, {"of_name": name})
 
 

@@ -1,4 +1,4 @@
-"""Slot-hours: what the shares of a project's jobs used in each calendar month (UTC).
+"""Slot-hours: slot time used by a project's jobs in each calendar month (UTC).
 
 A share uses its slots from the placement of its attempt to its own end.
 """
@@ -22,12 +22,12 @@ from server.core.database.upsert import insert_or_add
 
 SECONDS_PER_HOUR = 3600
 USAGE_KEPT = timedelta(seconds=5)
-"""Time for which the scheduler uses the same sums: each reads all live shares of some projects."""
+"""Time for which the scheduler reuses sums, as each sum reads all live shares of its projects."""
 
 
 @dataclass(frozen=True)
 class EndedShare:
-    """What a share held from the placement of its attempt to its end: a row of `holdings`."""
+    """An ended share, from the placement of its attempt to its end: a row of `holdings`."""
 
     attempt_id: str
     node: str
@@ -37,7 +37,7 @@ class EndedShare:
     attempt: int
     """Number of the attempt."""
     slots: int
-    """How many."""
+    """Number of slots."""
     since: datetime
     until: datetime
     """Never before `since`."""
@@ -46,12 +46,12 @@ class EndedShare:
 
 
 class ReadUsage(Protocol):
-    """Returns the slot-hours of this month of some projects."""
+    """A function that returns projects' slot-hours of this month."""
 
     def __call__(
         self, connection: Connection, now: datetime, *, of: Collection[str]
     ) -> Mapping[str, float]:
-        """Return them by project; those that have used none may be absent."""
+        """Return the slot-hours by project; projects that have used none may be omitted."""
 
 
 def month_of(time: datetime) -> str:
@@ -60,9 +60,10 @@ def month_of(time: datetime) -> str:
 
 
 def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, float]]:
-    """Yield each calendar month (UTC) of a stretch of time, and the seconds of it in that month.
+    """Yield each calendar month (UTC) of a period, and the period's seconds in that month.
 
-    Nothing where it ends before it begins: the clocks of two servers differ.
+    Yields nothing if the period ends before it starts, which happens when two servers' clocks
+    differ.
     """
     at, end = since.astimezone(UTC), until.astimezone(UTC)
     while at < end:
@@ -74,13 +75,13 @@ def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, floa
 
 
 def settle_share(context: Context, connection: Connection, share: EndedShare) -> None:
-    """Record what a share held, and add it to what its project used.
+    """Record an ended share, and add its slot time to the use of its project.
 
-    The events are locked first, as by every writer of events: shares of a project that end at the
-    same time wait for each other there, and never crosswise for the row of the month.
+    The lock of the events is taken first, as by every writer of events. So shares of a project that
+    end at the same time wait for each other there, and cannot deadlock on the row of the month.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a writing transaction.
         share: the share.
     """
@@ -96,12 +97,12 @@ def settle_share(context: Context, connection: Connection, share: EndedShare) ->
 def read_usage(
     connection: Connection, now: datetime, *, of: Collection[str] | None = None
 ) -> Mapping[str, float]:
-    """Return the slot-hours of this month by project, live shares included.
+    """Return the slot-hours of this month by project, including live shares.
 
     Args:
         connection: a transaction.
         now: present time.
-        of: names of the projects that are read; all when absent.
+        of: names of the projects; None for all.
     """
     month = month_of(now)
     settled = select(project_usage.c.project, project_usage.c.slot_seconds).where(
@@ -125,7 +126,7 @@ def read_usage(
 
 
 class RecentUsage:
-    """Slot-hours that are at most `USAGE_KEPT` old, for the parts of a scheduler's rounds."""
+    """Cache of slot-hours, at most `USAGE_KEPT` old, for the scheduler's rounds."""
 
     def __init__(self) -> None:
         self._key: tuple[str, frozenset[str]] | None = None

@@ -23,7 +23,7 @@ from trainyard.protocol.states import NodeRequestState
 
 @dataclass(frozen=True)
 class NewRequest:
-    """A request that is to be stored."""
+    """A request to store."""
 
     nodes: int
     caused_by: str
@@ -34,7 +34,7 @@ class NewRequest:
 def source_changed(
     context: Context, connection: Connection, name: str, message: str, *, actor: Actor = SERVER
 ) -> None:
-    """Store the event of a change of a source, which has been written."""
+    """Store the event of a source's change, after the change was written."""
     row = StoredSource.one(connection, StoredSource.select().where(sources.c.name == name))
     changed = SourceChanged(
         source=name,
@@ -53,7 +53,7 @@ def pause(
     *,
     actor: Actor,
 ) -> None:
-    """Ask nothing more of a source, whose lock is held; what was asked stays."""
+    """Pause a locked source: nothing more is requested, and open requests stay."""
     values = {"paused_at": context.now(), "paused_by": actor.name, "pause_reason": reason}
     connection.execute(update(sources).where(sources.c.name == source.name).values(values))
     why = "" if reason is None else f": {reason}"
@@ -68,7 +68,7 @@ def store_requests(
     *,
     actor: Actor,
 ) -> list[str]:
-    """Store requests for nodes of a source, whose lock is held, and return their ids."""
+    """Store requests for nodes of a locked source, and return their ids."""
     if not new:
         return []
     now, ids = context.now(), [context.new_id() for _ in new]
@@ -109,14 +109,14 @@ def withdraw(
     *,
     actor: Actor,
 ) -> None:
-    """Withdraw open requests of a source, whose lock is held; their engine's jobs are cancelled.
+    """Withdraw open requests of a locked source; their jobs in the engine are cancelled.
 
-    One that no provisioner has claimed ends at once: its claim is refused from now on.
+    A request that no provisioner has claimed ends immediately: from now on its claim is refused.
     """
     now = context.now()
     unclaimed = [each for each in requests if each.claimed_at is None and each.ref is None]
     end_requests(context, connection, unclaimed, reason, actor=actor)
-    # A job that has ended needs no cancel; its request waits for proof.
+    # An ended job needs no cancel; its request waits for the proof of its end.
     rest = [
         each
         for each in requests
@@ -134,7 +134,7 @@ def leave(
     actor: Actor,
     **values: Any,
 ) -> None:
-    """Take requests of a locked source to `leaving`, and store further values of them."""
+    """Move requests of a locked source to `leaving`, and store further values."""
     if not requests:
         return
     leaving = [each for each in requests if each.state == NodeRequestState.LEAVING]
@@ -158,14 +158,13 @@ def drain_nodes(
     actor: Actor,
     running: Running = "move",
 ) -> None:
-    """Place nothing new on the nodes of requests; what runs there moves, or finishes.
+    """Drain the nodes of requests; running attempts move or finish.
 
-    Where it finishes, a node that is drained already stays as it is, such as one that a person
-    has drained.
+    With `finish`, nodes that are already drained, such as by a person, stay as they are.
     """
     drain = Drain(running=running, by=actor.name, at=context.now(), reasons=(reason[:500],))
     of_requests = nodes.c.request_id.in_(requests)
-    # By name, as every statement that locks several nodes: no two wait crosswise.
+    # In the order of names, as in every statement that locks several nodes: prevents deadlocks.
     locked = select(nodes.c.name).where(of_requests).order_by(nodes.c.name)
     if running == "finish":
         locked = locked.where(nodes.c.drain.is_(None))
@@ -182,7 +181,7 @@ def end_requests(
     *,
     actor: Actor,
 ) -> None:
-    """End open requests of a locked source, of which nothing is left in the engine."""
+    """End open requests of a locked source that have nothing left in the engine."""
     if not requests:
         return
     now = context.now()

@@ -1,4 +1,4 @@
-"""Claims of requests by provisioners: what may be asked of an engine, with the pilots' secrets."""
+"""Claims of requests by provisioners, which store the hashes of the pilots' secrets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WANTED_STATES = frozenset(
 
 
 def claim_request(context: Context, request_id: str, claim: RequestClaim) -> RequestOrder:
-    """Return what to ask of the engine; the secrets' hashes are those of the first claim.
+    """Claim a request and return its order for the engine; the first claim stores the hashes.
 
     Raises:
         NotFoundError: the source has no such request.
-        InvalidRequestError: there are fewer hashes than nodes, or one twice.
-        ConflictError: it was claimed with other secrets.
+        InvalidRequestError: there are fewer hashes than nodes, or two are equal.
+        ConflictError: the request was claimed with other secrets, or another request has one.
     """
     with context.database.write() as connection:
         lock_source(connection, claim.source)
@@ -45,7 +45,7 @@ def claim_request(context: Context, request_id: str, claim: RequestClaim) -> Req
 
 
 def _check_hashes(request: NodeRequest, hashes: Sequence[str]) -> None:
-    if len(hashes) < request.nodes:  # the message has no number of nodes: more may have been drawn
+    if len(hashes) < request.nodes:  # extra hashes are legal: a claim does not know the number
         raise InvalidRequestError.at(
             "/secret_hashes",
             f"{len(hashes)} hashes; request {request.id} has {request.nodes} nodes, one hash each",

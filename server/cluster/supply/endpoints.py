@@ -1,4 +1,4 @@
-"""`/sources`: the places that nodes come from, and what was asked of them."""
+"""`/sources`: the sources of nodes, and the requests for nodes."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ async def _end_shares_of(request: Request) -> EndShares:
 
 
 SharesEnd = Annotated[EndShares, Depends(_end_shares_of)]
-"""Ends the shares of gone nodes."""
+"""The function that ends the shares of gone nodes."""
 
 
-@router.get("", response_model=Page[SourceView], summary="Where nodes come from")
+@router.get("", response_model=Page[SourceView], summary="The sources of nodes")
 def list_(
     context: ServerContext,
     page: Annotated[PageRequest[str], Depends(page_by("sources", str, SOURCE_NAME))],
 ) -> Response:
-    """List sources by name: what they offer, what is asked and used of them."""
+    """List sources by name, with their nodes, limits, requests and use."""
     views = queries.list_sources(context, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.name)
     return reply(Page[SourceView](items=tuple(shown), next_page_token=next_page_token))
@@ -61,15 +61,15 @@ def delete(context: ServerContext, principal: Admin, name: SourceName) -> None:
     service.delete_source(context, name, actor=principal.actor)
 
 
-@router.post("/{name}/pause", response_model=SourceView, summary="Ask nothing more of a source")
+@router.post("/{name}/pause", response_model=SourceView, summary="Pause a source")
 def pause(context: ServerContext, principal: Admin, name: SourceName, body: OrderBody) -> Response:
-    """Ask nothing more; what runs and what was asked stays."""
+    """Request no more nodes of a source; its nodes and open requests stay."""
     return reply(service.pause_source(context, name, body.reason, actor=principal.actor))
 
 
-@router.post("/{name}/unpause", response_model=SourceView, summary="Ask of a source again")
+@router.post("/{name}/unpause", response_model=SourceView, summary="End a pause of a source")
 def unpause(context: ServerContext, principal: Admin, name: SourceName) -> Response:
-    """Ask again, as queued jobs need it."""
+    """Request nodes again as queued jobs need them."""
     return reply(service.unpause_source(context, name, actor=principal.actor))
 
 
@@ -77,7 +77,7 @@ def unpause(context: ServerContext, principal: Admin, name: SourceName) -> Respo
     "/{name}/check", status_code=202, response_model=NodeRequestView, summary="Check a source"
 )
 def check(context: ServerContext, principal: Admin, name: SourceName) -> Response:
-    """Request one node whose pilot examines the place; the request's view has its findings."""
+    """Request one node, on which a pilot runs checks; the request's view has the results."""
     return reply(service.check_source(context, name, actor=principal.actor), status=202)
 
 
@@ -88,7 +88,7 @@ def list_requests(
     page: Annotated[PageRequest[str], Depends(page_by("node-requests", str))],
     open_only: Annotated[
         bool | None,
-        Query(alias="open", description="Those that have not ended, or that have; all if absent."),
+        Query(alias="open", description="Open requests (true) or ended ones; all if absent."),
     ] = None,
 ) -> Response:
     """List requests of a source with the engine's reason, the newest first."""
@@ -105,7 +105,7 @@ def list_requests(
 def request(
     context: ServerContext, principal: Admin, name: SourceName, body: NodesBody
 ) -> Response:
-    """Request nodes that no queued job has caused; they are released when they are idle."""
+    """Request nodes independently of the queue; idle ones are released."""
     asked = service.request_nodes(context, name, body.nodes, actor=principal.actor)
     return reply(asked, status=201)
 
@@ -125,7 +125,7 @@ def show_request(context: ServerContext, name: SourceName, request_id: RequestId
 def cancel(
     context: ServerContext, principal: Admin, name: SourceName, request_id: RequestId
 ) -> Response:
-    """Cancel a request at the engine; it ends when the engine proves that nothing is left."""
+    """Cancel a request; it ends once the engine proves that nothing of it is left."""
     return reply(service.cancel_request(context, name, request_id, actor=principal.actor))
 
 
@@ -141,7 +141,7 @@ def end(
     name: SourceName,
     request_id: RequestId,
 ) -> Response:
-    """End a request whose end the engine does not prove; its nodes count as gone."""
+    """End a request although the engine does not prove its end; its nodes count as gone."""
     view = service.end_request(
         context, name, request_id, actor=principal.actor, end_shares=end_shares
     )

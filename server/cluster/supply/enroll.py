@@ -1,4 +1,4 @@
-"""Registration of a source by its provisioner, and the token that it is given."""
+"""Registration of a source by its provisioner, and the token of the source."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def check_sender(principal: Principal, source: str, protocol: int) -> None:
     """Check protocol and token of a provisioner's call.
 
     Raises:
-        InvalidRequestError: the protocol is not understood.
-        ForbiddenError: it is the token of another source.
+        InvalidRequestError: the protocol is not supported.
+        ForbiddenError: the token belongs to another source.
     """
     check_protocol(protocol)
     if principal.kind is TokenKind.SOURCE and principal.source != source:
@@ -33,15 +33,16 @@ def check_sender(principal: Principal, source: str, protocol: int) -> None:
 def register_source(
     context: Context, registration: SourceRegistration, *, principal: Principal
 ) -> SourceRegistrationReply:
-    """Take a source in, or store its changed settings.
+    """Register a source, or store its changed settings.
 
-    A join token is used up and answered with a token of the source, which ends earlier ones.
+    A join token is used up, and the reply has a new token of the source; earlier ones end.
 
     Raises:
-        InvalidRequestError: the protocol is not understood.
-        ForbiddenError: a token of another source.
+        InvalidRequestError: the protocol is not supported.
+        ForbiddenError: the token belongs to another source.
         UnauthenticatedError: the join token was used up meanwhile.
-        ConflictError: a provisioner serves this source, or its open requests are of another engine.
+        ConflictError: a provisioner serves this source, or it has open requests in another kind of
+            engine.
     """
     name = registration.name
     check_sender(principal, name, registration.protocol)

@@ -1,4 +1,4 @@
-"""Nodes whose pilot is gone by the word of the engine, and the shares that they held."""
+"""Nodes with an ended pilot, proved by the engine, and the shares that they held."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from trainyard.protocol.node_sources.messages import pilot_name
 from trainyard.protocol.rest.nodes import NodeOffline
 
 HeldShare = tuple[str, str]
-"""An attempt and a node of it."""
+"""An attempt's id and the name of one of its nodes."""
 EndShares = Callable[[Context, Sequence[HeldShare]], None]
-"""Ends shares whose processes are gone; the part above passes it, since attempts lie above."""
+"""Ends shares without processes; passed in, because the code of attempts lies in a part above."""
 
 
 def forget_worker(
     context: Context, connection: Connection, names: Collection[str], *, reason: str
 ) -> None:
-    """Take nodes offline whose pilot ended, and revoke its tokens; a successor may join."""
+    """Take nodes with an ended pilot offline, and revoke their tokens; a successor may join."""
     if not names:
         return
     now = context.now()
@@ -49,8 +49,8 @@ def forget_worker(
 def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldShare]:
     """Return the shares that hold slots of nodes.
 
-    Call it in the transaction that proves their pilots gone: what a successor of the same name
-    holds afterwards lives.
+    Call it in the transaction that proves their pilots gone: afterwards a successor of the same
+    name may hold live shares.
     """
     if not names:
         return []
@@ -61,9 +61,9 @@ def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldSh
 
 
 def shares_without_pilot(connection: Connection, source: str) -> Sequence[HeldShare]:
-    """Return the shares that hold slots of a source although their node's pilot is proved gone.
+    """Return the shares that still hold slots of a source although their pilot is proved gone.
 
-    The proof is stored before the shares end. A server that dies in between leaves them to this.
+    The proof is stored before the shares end. If a server dies in between, this finds them.
     """
     live = (
         select(attempt_nodes.c.node, nodes.c.request_id)

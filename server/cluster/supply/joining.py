@@ -27,21 +27,21 @@ from trainyard.protocol.worker_messages import Registration, RegistrationReply
 def register_pilot(
     context: Context, registration: Registration, *, principal: Principal, host: str
 ) -> RegistrationReply:
-    """Take a pilot in as a node, or back.
+    """Register a pilot as a node, or register the node again.
 
     Args:
         context: the server's context.
-        registration: what the pilot sent.
+        registration: the registration that the pilot sent.
         principal: the pilot by its join secret, or the node that it became.
         host: address of the client.
 
     Raises:
-        ForbiddenError: another pilot's secret or token, another name, or an address that the engine
-            does not name for the pilot.
-        ConflictError: the request has ended, was withdrawn, or is a check; or the secret comes once
-            more while its node is online.
-        NotNamedError: the engine has not named this instance, or has not proved the end of the one
-            before it. It is asked at once.
+        ForbiddenError: the secret or token belongs to another pilot, the name is wrong, or the
+            engine does not name the address for the pilot.
+        ConflictError: the request has ended, was withdrawn, or is a check; or the secret is used
+            again while its node is online.
+        NotNamedError: the engine has not named this instance, or has not proved the end of the
+            former instance. Its status is requested immediately.
     """
     identity = registration.pilot
     if identity is None:
@@ -65,18 +65,19 @@ def register_pilot(
 
 
 def store_check(context: Context, report: CheckReport, *, principal: Principal, host: str) -> None:
-    """Store the findings of a check; those that are sent first stay.
+    """Store the results of a check; only the first report counts.
 
     Args:
         context: the server's context.
-        report: what the pilot sent.
+        report: the report that the pilot sent.
         principal: the pilot by its join secret.
         host: address of the client.
 
     Raises:
-        ForbiddenError: another pilot's secret, or an address that the engine does not name for it.
-        ConflictError: the request is no check, or has ended.
-        NotNamedError: the engine has not named this instance. It is asked at once.
+        ForbiddenError: the secret belongs to another pilot, or the engine does not name the address
+            for the pilot.
+        ConflictError: the request is not a check, or has ended.
+        NotNamedError: the engine has not named this instance. Its status is requested immediately.
     """
     identity = report.pilot
     if principal.pilot != (identity.request_id, identity.index):
@@ -110,7 +111,7 @@ def _admit(
     if registration.node != name:
         raise ForbiddenError(f"the pilot becomes node {name!r}, not {registration.node!r}")
     if request.purpose != "nodes":
-        raise ConflictError(f"request {request.id} is a check: its pilot reports what it found")
+        raise ConflictError(f"request {request.id} is a check: its pilot reports its findings")
     _check_open(request)
     pilot = _pilot(connection, request, identity.index)
     rejoins = pilot.joined == identity.instance and pilot.gone_at is None
@@ -125,10 +126,10 @@ def _admit(
 
 
 def _refuse_again(connection: Connection, node: str) -> None:
-    """Refuse the secret of an instance whose node is online and has its token.
+    """Refuse a join secret while its node is online and has used its token.
 
-    Address, instance, data folder and boot may all be those of the pilot: they are known to others
-    on its machine. Only an answer that was lost is repeated, whose token was never used.
+    Address, instance, data folder and boot prove nothing: others on the pilot's machine know them.
+    So a registration is repeated only if its answer was lost, that is, if its token was never used.
     """
     online = exists().where(nodes.c.name == node, nodes.c.offline_since.is_(None))
     of_node = (tokens.c.node == node) & (tokens.c.kind == TokenKind.NODE)
@@ -170,13 +171,13 @@ def _check_open(request: NodeRequest) -> None:
 
 
 def _check_instance(request: NodeRequest, pilot: Pilot, instance: str) -> None:
-    """Refuse an instance that the engine does not name, or while another one may live."""
+    """Check that the engine names the instance, and that no other instance may be alive."""
     if pilot.joined is not None and pilot.gone_at is None:
         raise NotNamedError(
             f"instance {pilot.joined!r} of this pilot joined, and its end is not proved"
         )
     if pilot.joined == instance:
-        raise ConflictError(f"instance {instance!r} of this pilot has ended, by its engine's word")
+        raise ConflictError(f"instance {instance!r} of this pilot has ended, as its engine proved")
     if pilot.named != instance:
         named = "none" if pilot.named is None else repr(pilot.named)
         raise NotNamedError(
@@ -186,10 +187,10 @@ def _check_instance(request: NodeRequest, pilot: Pilot, instance: str) -> None:
 
 
 def _check_address(source: StoredSource, pilot: Pilot, host: str) -> None:
-    """Refuse a client that has none of the addresses that the engine names for the pilot.
+    """Check that the client has an address that the engine names for the pilot.
 
-    Without an address of the pilot no client can be told from a thief of its secret: the engine is
-    asked again, and only the operator of the source can do without the check.
+    If the engine names none, the pilot cannot be distinguished from a thief of its secret. Then the
+    engine's status is requested again; only the operator of the source can turn the check off.
     """
     if not source.check_addresses:
         return
@@ -198,8 +199,8 @@ def _check_address(source: StoredSource, pilot: Pilot, host: str) -> None:
     named = [found for each in pilot.addresses if (found := address_of(each)) is not None]
     if not named:
         raise NotNamedError(
-            f"{source.kind} names no address of {who}, which calls from {host}. Where it never "
-            f"does, {remedy}: whoever has the secret may then join from anywhere"
+            f"{source.kind} names no address of {who}, which calls from {host}. If it never names "
+            f"one, {remedy}: then anyone with the secret can join from anywhere"
         )
     if address_of(host) not in named:
         legal = ", ".join(pilot.addresses)
@@ -210,7 +211,7 @@ def _check_address(source: StoredSource, pilot: Pilot, host: str) -> None:
 
 
 def _ask(context: Context, request_id: str) -> None:
-    """Have the engine asked for a request at once."""
+    """Have the provisioner request the engine's status of a request immediately."""
     asked = update(node_requests).where(
         node_requests.c.id == request_id, node_requests.c.ask.is_(None)
     )

@@ -1,4 +1,4 @@
-"""`/provisioners`: the API of the programs that reach the engines; needs the token of a source."""
+"""`/provisioners`: the API of provisioners, which call the engines; needs the token of a source."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def claim(
     request_id: RequestId,
     body: Annotated[RequestClaim, Depends(JsonBody(RequestClaim))],
 ) -> Response:
-    """Return what to ask of the engine; a repeat with the same secrets is granted."""
+    """Return the order for the engine; a repeat with the same secrets gets the same answer."""
     check_sender(principal, body.source, body.protocol)
     return reply(claim_request(context, request_id, body))
 
 
-@router.post("/report", response_model=SourceReportReply, summary="What an engine described")
+@router.post("/report", response_model=SourceReportReply, summary="Report of an engine's jobs")
 def report(
     context: ServerContext,
     principal: Source,
     end_shares: SharesEnd,
     body: Annotated[SourceReport, Depends(JsonBody(SourceReport))],
 ) -> Response:
-    """Store what the engine described; the answer has the jobs that are to be cancelled."""
+    """Store the engine's description of its jobs; the answer has the jobs to cancel."""
     check_sender(principal, body.source, body.protocol)
     return reply(store_report(context, body, end_shares=end_shares))

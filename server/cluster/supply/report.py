@@ -1,8 +1,8 @@
-"""Reports of provisioners: what an engine described changes requests, and proves ends of pilots.
+"""Reports of provisioners: an engine's description changes requests and proves ends of pilots.
 
-One transaction with one statement for each kind of change, and for each reason of an end, however
-many jobs a report has; the shares of nodes that are proved gone end after it, each attempt in a
-transaction of its own.
+A report of any number of jobs is one transaction, with one statement for each kind of change and
+for each reason of an end. The shares of nodes that are proved gone end after it, in one transaction
+per attempt.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from trainyard.protocol.node_sources.messages import (
 from trainyard.protocol.states import NodeRequestState
 
 LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
-"""Times beyond it are none: some engines write an end in the year 9999 for `unlimited`."""
+"""Later times count as unlimited: some engines write an end in the year 9999 for that."""
 ANSWERS = (
     *("ref", "engine_state", "unknown_since", "reason", "explanation"),
     *("starts_at", "ends_at", "started_at"),
@@ -55,12 +55,12 @@ ANSWERS = (
 def store_report(
     context: Context, report: SourceReport, *, end_shares: EndShares
 ) -> SourceReportReply:
-    """Store what an engine described, and return which of its jobs are to be cancelled.
+    """Store the report of a provisioner, and return the engine's jobs to cancel.
 
     Args:
-        context: the server's surroundings.
-        report: of a provisioner.
-        end_shares: ends what is held of nodes that are proved gone.
+        context: the server's context.
+        report: the report.
+        end_shares: ends the shares of nodes that are proved gone.
 
     Raises:
         NotFoundError: no source has this name.
@@ -93,7 +93,7 @@ def _note_requests(
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Store the answers of the engine, and make the moves that they prove."""
+    """Store the engine's answers, and make the moves that they prove."""
     if not described:
         return
     now = context.now()
@@ -113,8 +113,8 @@ def _note_requests(
     ends = [
         {"of_request": job.request_id, "end": _time(job.ends_at)}
         for job in described.values()
-        # One that runs without an end has lost its limit. One that completes may be requeued: its
-        # end, which is now, is not that of its nodes.
+        # A running job without an end no longer has a limit. A completing job may be requeued: its
+        # end, which is now, is not the end of its nodes.
         if job.state == "running"
     ]
     if ends:
@@ -162,17 +162,18 @@ def _answer(request: NodeRequest, job: EngineJob, now: datetime) -> dict[str, An
 
 
 def _target(request: NodeRequest, job: EngineJob) -> NodeRequestState | None:
-    """Return the state that an answer proves; None where the request stays in its own."""
+    """Return the state that an answer proves, or None if the request's state stays."""
     match job.state:
         case "unknown":
             return None
         case "pending":
             target = NodeRequestState.PENDING
         case "running" | "completing":
-            # What completes may be requeued. Its pilots have had their notice, by which they leave.
+            # A completing job may be requeued. Its pilots have received a notice, so they leave.
             target = NodeRequestState.RUNNING
         case "ended":
-            # Without a proof its processes may run: it counts until the proof, or a person's word.
+            # Without a proof its processes may still run: it counts until the engine proves the end
+            # or a person orders it.
             target = NodeRequestState.ENDED if job.gone else NodeRequestState.LEAVING
     is_leaving = request.state == NodeRequestState.LEAVING
     if request.state == target or (is_leaving and target != NodeRequestState.ENDED):
@@ -181,12 +182,12 @@ def _target(request: NodeRequest, job: EngineJob) -> NodeRequestState | None:
 
 
 def _reason(request: NodeRequest, job: EngineJob) -> str:
-    """Return why a request moves: the engine's word, else why it was leaving."""
+    """Return why a request moves: the engine's reason, or else the reason why it was leaving."""
     return job.reason or _kept_reason(request, job) or f"the engine's job is {job.state}"
 
 
 def _kept_reason(request: NodeRequest, job: EngineJob) -> str:
-    """Return our reason of a request for which the engine has none."""
+    """Return the stored reason of a request if it stays while the engine gives none."""
     keeps = job.state == "unknown" or request.state == NodeRequestState.LEAVING
     return request.reason if keeps else ""
 
@@ -198,7 +199,7 @@ def _note_missing(
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Note requests about which the engine had no answer: that proves nothing of those it had."""
+    """Note requests that the engine did not describe, which proves no end of a known job."""
     now, asked = context.now(), requests.get(report.asked or "")
     earlier = set(report.earlier)
     missing = [
@@ -226,14 +227,14 @@ def _note_missing(
         failed = update(node_requests).where(node_requests.c.id == asked.id)
         connection.execute(failed.values(reason=report.error))
     elif asked.cancel_at is not None:
-        # Its calls exclude each other, so no submission is under way, and its claim is refused
-        # from now on. A job that appears all the same is an orphan.
+        # Calls of a provisioner exclude each other, so no submission is in progress, and from now
+        # on the claim is refused. If a job appears nevertheless, it is an orphan.
         reason = "withdrawn before the engine had it"
         end_requests(context, connection, [asked], reason, actor=SERVER)
 
 
 def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | None) -> None:
-    """Store an explanation, and end the wait for this kind of answer; another call goes on."""
+    """Store an explanation, and clear the requested call if this is its answer."""
     values: dict[str, Any] = {} if explanation is None else {"explanation": explanation}
     if asked.ask == ("status" if explanation is None else "explain"):
         values["ask"] = None
@@ -243,7 +244,7 @@ def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | 
 
 
 def _orphans(connection: Connection, jobs: Sequence[EngineJob], known: set[str]) -> Sequence[str]:
-    """Return jobs that no row has, or whose row has ended; not those of another source."""
+    """Return live jobs without an open request in any source."""
     live = {job.request_id for job in jobs if job.state not in ("unknown", "ended")} - known
     if not live:
         return []
@@ -261,7 +262,7 @@ def _note_pilots(
     source: StoredSource,
     described: Mapping[str, EngineJob],
 ) -> list[str]:
-    """Store which instances the engine names; return the nodes whose pilot is proved gone."""
+    """Store the instances that the engine names; return the nodes with a pilot proved gone."""
     if not described:
         return []
     named: list[dict[str, Any]] = []
@@ -299,7 +300,7 @@ def _note_pilots(
 
 
 def _named(pilot: Pilot, instances: Sequence[EngineNode]) -> EngineNode | None:
-    """Return the instance that may join: the one that did while it lives, else the newest."""
+    """Return the instance that may join: the joined one while it lives, else the newest."""
     living = [each for each in instances if not each.gone]
     joined = [each for each in living if each.instance == pilot.joined]
     candidates = joined or living
@@ -312,10 +313,10 @@ def _named(pilot: Pilot, instances: Sequence[EngineNode]) -> EngineNode | None:
 def _note_call(
     context: Context, connection: Connection, source: StoredSource, report: SourceReport
 ) -> None:
-    """Store that the provisioner answered, and whether its call of the engine succeeded.
+    """Store that the provisioner reported, and whether its call of the engine succeeded.
 
-    A listing alone ends an error and a needed login: another call may have reached only a part of
-    the engine, or have had no need of it.
+    Only a complete listing ends an error or a needed login: another call may have reached only a
+    part of the engine, or may not have needed it.
     """
     now, error, needs = context.now(), report.error, report.needs_login
     is_listed = report.complete and error is None

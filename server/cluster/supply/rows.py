@@ -24,16 +24,16 @@ from trainyard.protocol.node_sources.messages import (
 from trainyard.protocol.states import NodeRequestState
 
 ONLINE_FOR = timedelta(seconds=180)
-"""Silence after which a provisioner is away: three listings that did not come."""
+"""Silence after which a provisioner counts as away: three missed listings."""
 IS_OPEN: ColumnElement[bool] = node_requests.c.state != literal_column(
     f"'{NodeRequestState.ENDED}'"
 )
-"""The condition of the requests that have not ended; as a constant, which their index requires."""
+"""The condition of open requests; a literal, because their partial index requires one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSource(TypedRow):
-    """A source, whole."""
+    """A source with all its columns."""
 
     table: ClassVar[Table] = sources
     name: str
@@ -56,13 +56,13 @@ class StoredSource(TypedRow):
     registered_at: datetime
 
     def is_online(self, now: datetime) -> bool:
-        """Return whether its provisioner was heard of late."""
+        """Return whether its provisioner has called recently."""
         return now - self.heard_at <= ONLINE_FOR
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest(TypedRow):
-    """A request for nodes, whole."""
+    """A request for nodes with all its columns."""
 
     table: ClassVar[Table] = node_requests
     id: str
@@ -106,7 +106,7 @@ class Pilot(TypedRow):
 
 
 def lock_source(connection: Connection, name: str) -> StoredSource:
-    """Return a source; no other transaction changes it or its requests until this one ends.
+    """Lock a source and its requests until the transaction ends, and return the source.
 
     Raises:
         NotFoundError: no source has this name.
@@ -119,13 +119,13 @@ def lock_source(connection: Connection, name: str) -> StoredSource:
 
 
 def open_requests(connection: Connection, source: str) -> Sequence[NodeRequest]:
-    """Return the requests of a source that have not ended, the oldest first."""
+    """Return the open requests of a source, the oldest first."""
     query = NodeRequest.select().where(node_requests.c.source == source, IS_OPEN)
     return NodeRequest.all(connection, query.order_by(node_requests.c.id))
 
 
 def open_pilots(connection: Connection, source: str) -> Sequence[Pilot]:
-    """Return the pilots of these requests."""
+    """Return the pilots of the open requests of a source."""
     of_source = select(node_requests.c.id).where(node_requests.c.source == source, IS_OPEN)
     return Pilot.all(connection, Pilot.select().where(pilots.c.request_id.in_(of_source)))
 
@@ -134,7 +134,7 @@ def one_request(connection: Connection, request_id: str, *, source: str) -> Node
     """Return a request of a source.
 
     Raises:
-        NotFoundError: it has no such request.
+        NotFoundError: the source has no such request.
     """
     query = NodeRequest.select().where(
         node_requests.c.id == request_id, node_requests.c.source == source

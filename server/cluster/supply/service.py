@@ -1,4 +1,4 @@
-"""Orders of people to sources: pause, ask for nodes, cancel, check, forget."""
+"""Orders of people to sources: pause, request nodes, cancel, check, delete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trainyard.protocol.states import NodeRequestState
 
 
 def pause_source(context: Context, name: str, reason: str | None, *, actor: Actor) -> SourceView:
-    """Ask nothing more of a source; the same order again changes nothing.
+    """Pause a source, which stops further requests; repeating the order changes nothing.
 
     Raises:
         NotFoundError: no source has this name.
@@ -50,7 +50,7 @@ def pause_source(context: Context, name: str, reason: str | None, *, actor: Acto
 
 
 def unpause_source(context: Context, name: str, *, actor: Actor) -> SourceView:
-    """Ask again of a source; one that is not paused stays as it is.
+    """End the pause of a source; a source that is not paused stays as it is.
 
     Raises:
         NotFoundError: no source has this name.
@@ -65,11 +65,11 @@ def unpause_source(context: Context, name: str, *, actor: Actor) -> SourceView:
 
 
 def request_nodes(context: Context, name: str, count: int, *, actor: Actor) -> NodeRequestView:
-    """Ask a source for nodes that no queued job has caused.
+    """Request nodes of a source independently of the queue.
 
     Raises:
         NotFoundError: no source has this name.
-        InvalidRequestError: one request of the source has fewer nodes.
+        InvalidRequestError: the source allows fewer nodes per request.
         ConflictError: the source is paused, or its limits are reached.
     """
     with context.database.write() as connection:
@@ -84,7 +84,7 @@ def request_nodes(context: Context, name: str, count: int, *, actor: Actor) -> N
 
 
 def check_source(context: Context, name: str, *, actor: Actor) -> NodeRequestView:
-    """Store a request of one node whose pilot examines the place; an open one is returned.
+    """Store a request of one node, on which a pilot runs checks, or return the open one.
 
     Raises:
         NotFoundError: no source has this name.
@@ -100,7 +100,7 @@ def check_source(context: Context, name: str, *, actor: Actor) -> NodeRequestVie
 def cancel_request(
     context: Context, name: str, request_id: str, *, actor: Actor
 ) -> NodeRequestView:
-    """Cancel a request at the engine; one that has ended or is cancelled stays as it is.
+    """Cancel a request at the engine; an ended or cancelled request stays as it is.
 
     Raises:
         NotFoundError: the source has no such request.
@@ -114,7 +114,7 @@ def cancel_request(
 def end_request(
     context: Context, name: str, request_id: str, *, actor: Actor, end_shares: EndShares
 ) -> NodeRequestView:
-    """Forget a request that the engine does not know; its nodes count as gone.
+    """End a request that the engine does not know; its nodes count as gone.
 
     Raises:
         NotFoundError: the source has no such request.
@@ -136,12 +136,12 @@ def end_request(
             connection.execute(update(pilots).where(of_request).values(gone_at=context.now()))
         view = request_view(connection, name, request_id)
         shares = shares_on(connection, ended)
-    end_shares(context, shares)  # after a server died here, a repeat of the order ends them
+    end_shares(context, shares)  # if the server dies before this, repeating the order ends them
     return view
 
 
 def explain_request(context: Context, name: str, request_id: str) -> NodeRequestView:
-    """Have the engine asked why a request waits; the answer becomes part of its reason.
+    """Have the provisioner query why a request waits; the answer becomes part of its reason.
 
     Raises:
         NotFoundError: the source has no such request.
@@ -156,7 +156,7 @@ def explain_request(context: Context, name: str, request_id: str) -> NodeRequest
 
 
 def delete_source(context: Context, name: str, *, actor: Actor) -> None:
-    """Forget a source and its requests; its token ends.
+    """Delete a source and its requests; revoke its token.
 
     Raises:
         NotFoundError: no source has this name.

@@ -1,4 +1,4 @@
-"""Use of sources: requests on their way, nodes that run, node-hours of the month; waits."""
+"""Use of sources: pending requests, running nodes, node-hours of the month, and waiting times."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from trainyard.protocol.states import NodeRequestState
 
 HOUR = 3600.0
 MEASURED = timedelta(days=1)
-"""Age of the requests by which the wait of a source is measured, the newest five."""
+"""Longest time since the start of a request that counts for a source's waiting time; of these, the
+newest five count."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """What may be asked of a source in addition."""
+    """Further use that the limits of a source allow."""
 
     requests: int
     nodes: int
     node_hours: float | None
-    """Of the month; unlimited when absent."""
+    """Node-hours of the month; unlimited when None."""
 
 
 @dataclass
@@ -39,18 +40,18 @@ class Use:
     """Use of one source."""
 
     pending: int = 0
-    """Requests that wait in the engine, those included that are on their way to it."""
+    """Requests queued in the engine or being submitted."""
     asked: int = 0
     """Nodes of these requests."""
     running: int = 0
-    """Nodes of the requests that run or whose end is not proved."""
+    """Nodes of the requests that run or have no proved end."""
     hours: float = 0.0
     """Node-hours of the calendar month so far."""
     committed: float = 0.0
-    """Node-hours of the month with those of open requests up to their ends, within the month."""
+    """Node-hours of the month, including those of open requests up to their expected ends."""
 
     def left(self, limits: SourceLimits) -> Left:
-        """Return what the limits of the source leave."""
+        """Return the further use that the limits allow."""
         hours = limits.node_hours_per_month
         return Left(
             requests=limits.pending - self.pending,
@@ -73,7 +74,7 @@ class _Open(TypedRow):
 
 
 def read_use(connection: Connection, names: Collection[str], now: datetime) -> Mapping[str, Use]:
-    """Return the use of each of these sources; the database sums the requests that have ended."""
+    """Return the use by source; the database sums ended requests."""
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     found = {name: Use() for name in names}
     row = node_requests.c
@@ -94,7 +95,7 @@ def read_use(connection: Connection, names: Collection[str], now: datetime) -> M
 
 
 class _Seconds(FunctionElement[float]):
-    """A time in seconds, of which differences alone have a meaning."""
+    """A time in seconds; only differences of two such times have a meaning."""
 
     type = Float()
     inherit_cache = True
@@ -130,9 +131,9 @@ def _add(use: Use, row: _Open, month: datetime, now: datetime) -> None:
 def read_waits(
     connection: Connection, open_now: Sequence[NodeRequest], now: datetime
 ) -> Mapping[str, float]:
-    """Return the seconds in which requests of each source started of late.
+    """Return the mean waiting time of recently started requests in seconds, by source.
 
-    One that waits counts once it has waited for longer than that.
+    A request that has already waited longer replaces the mean by its own waiting time.
     """
     row = node_requests.c
     started = (

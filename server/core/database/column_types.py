@@ -30,13 +30,13 @@ Model = TypeVar("Model")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC time; SQLite, which knows no zones, keeps it naive."""
+    """An aware UTC time; SQLite has no zones and stores it naive."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a naive time, whose zone is unknown."""
+        """Convert a time to UTC; a naive time is an error, as its zone is unknown."""
         if value is None:
             return None
         assert value.tzinfo is not None, "naive time"
@@ -44,7 +44,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return the time as an aware one."""
+        """Return the time with its zone."""
         del dialect
         if value is None:
             return None
@@ -70,9 +70,9 @@ class Json(TypeDecorator[Any]):
 
 @dataclass
 class StoredRecord(Generic[Model]):
-    """A record as JSON text, parsed where it is needed.
+    """A record as JSON text, parsed on first use.
 
-    So one that cannot be read neither hides the other columns of its row nor the other rows.
+    So an unreadable record hides neither the other columns of its row nor the other rows.
     """
 
     model: type[Model]
@@ -81,7 +81,7 @@ class StoredRecord(Generic[Model]):
 
     @classmethod
     def of(cls, record: Model) -> Self:
-        """Return a record that is to be stored."""
+        """Return a record to store."""
         model = type(record)
         return cls(model, adapter(model).dump_json(record).decode(), record)
 
@@ -94,13 +94,13 @@ class StoredRecord(Generic[Model]):
         if self._record is None:
             try:
                 self._record = parse_record(self.model, self.text)
-            except ValidationError as error:  # its text shows values: also credentials in URLs
+            except ValidationError as error:  # its text shows values, such as credentials in URLs
                 problem = spec_error(error, self.text)
                 raise UnreadableError(f"the stored {of} cannot be read: {problem}") from None
         return self._record
 
     def read_or_none(self) -> Model | None:
-        """Return the record; None where another version wrote it."""
+        """Return the record, or None if another version wrote it."""
         try:
             return self.read("record")
         except UnreadableError:
@@ -108,9 +108,9 @@ class StoredRecord(Generic[Model]):
 
 
 class Record(TypeDecorator[Model]):
-    """A value of a type that pydantic validates, as JSON text: tuples and enums stay what they are.
+    """A value that pydantic validates, stored as JSON text; tuples and enums keep their types.
 
-    NaN and infinity are kept where its class allows them.
+    NaN and infinity are stored where the class allows them.
     """
 
     impl = Text
@@ -119,7 +119,7 @@ class Record(TypeDecorator[Model]):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: type[Model] = model
-        """The class, or what pydantic validates several classes by."""
+        """The class, or a union of classes."""
 
     def process_bind_param(self, value: Model | None, dialect: Dialect) -> str | None:
         """Write the model."""
@@ -137,18 +137,18 @@ class Record(TypeDecorator[Model]):
 
 
 class Lazy(Record[Model]):
-    """A record that a later version may have written: a query returns it as `StoredRecord`."""
+    """A record that another version may have written; queries return it as `StoredRecord`."""
 
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """Write the model, or what a query returned as it was stored."""
+        """Write the model; a `StoredRecord` keeps its text."""
         if isinstance(value, StoredRecord):
             return value.text
         return super().process_bind_param(value, dialect)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """Return the text, not parsed."""
+        """Return the text, unparsed."""
         del dialect
         return None if value is None else StoredRecord(self.model, value)
 
@@ -156,7 +156,7 @@ class Lazy(Record[Model]):
 def seconds_between(
     connection: Connection, start: ColumnElement[Any], end: ColumnElement[Any]
 ) -> ColumnElement[float]:
-    """Return the seconds between two times in a query, NULL where one is absent."""
+    """Return the seconds between two times in a query, NULL if one is NULL."""
     if connection.dialect.name == "sqlite":
         days = func.julianday(end, type_=Float) - func.julianday(start, type_=Float)
         return days * 86_400
@@ -166,9 +166,8 @@ def seconds_between(
 def text_of(connection: Connection, record: ColumnElement[Any], *path: str) -> ColumnElement[Any]:
     """Return the text of a field of a stored record in a query, NULL without one.
 
-    `path` has the field's name, after those of the records that it is in.
-
-    The record is not parsed: also one of another version counts.
+    `path` has the names of the enclosing records, then that of the field. The record is not parsed,
+    so this also reads records of other versions.
     """
     if connection.dialect.name == "sqlite":
         return func.json_extract(record, f"$.{'.'.join(path)}", type_=Text)

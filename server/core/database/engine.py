@@ -1,4 +1,4 @@
-"""The one way to the database: short transactions, committed at their edge and nowhere else."""
+"""The only access to the database: short transactions, committed when their block ends."""
 
 from __future__ import annotations
 
@@ -39,38 +39,39 @@ logger = logging.getLogger(__name__)
 # Key of the advisory lock that keeps the ids of events in commit order on PostgreSQL.
 EVENTS_LOCK = 7_301_001
 
-# Both ends of a connection to PostgreSQL notice within a minute that the other is gone without
-# a close (a host that lost its power, a cut network). With the system's defaults a lock of a dead
-# client would stay for more than two hours. The connection of a process that is stopped inside a
-# transaction stays alive: PostgreSQL ends its session, because its locks stop the other servers.
+# Client and PostgreSQL each detect within a minute that the other vanished without closing the
+# connection (power loss, cut network). With the system's defaults a dead client would keep its
+# locks for more than two hours. A process that is stopped inside a transaction keeps its connection
+# alive, so PostgreSQL ends its session: its locks would block the other servers.
 CONNECT_DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
-    # A statement outside a transaction is a read, so that it may not write (see `Database.read`).
+    # Statements outside a transaction are reads and may not write (see `Database.read`).
     "options": "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3 "
     "-c idle_in_transaction_session_timeout=10s -c default_transaction_read_only=on",
 }
-"""libpq's parameters of a connection; what the URL itself names wins."""
+"""libpq's connection parameters; those in the URL take precedence."""
 
 BUSY_SECONDS = 30.0
-"""Longest wait of a thread for its turn to write, and on SQLite then for another process."""
+"""Longest wait of a thread for its turn to write; on SQLite, then also for other processes."""
 
 
 RESTED_SECONDS = 1.0
-"""Rest of a pooled connection after which it is tested with a message of its own before it is used.
-PostgreSQL may have been restarted meanwhile; below it, that test would be a third of the messages
-of a short read."""
+"""Idle time after which a pooled connection is pinged before use, as PostgreSQL may have restarted.
+
+Connections used more recently are not pinged: the ping would be a third of the messages of a short
+read."""
 
 
 WRITERS = 2
 """Threads of a process that write PostgreSQL at the same time.
 
-One computes while another one waits for an answer. More bring no more reports, for the interpreter
-runs one thread at a time and rows are locked for longer, and whoever reads waits behind all of
-them (docs/benchmarks.md)."""
+One computes while the other waits for an answer. More writers do not store more reports: the
+interpreter runs one thread at a time, rows stay locked for longer, and readers wait behind all
+writers (docs/benchmarks.md)."""
 
 
 class LeadLostError(Exception):
@@ -80,16 +81,16 @@ class LeadLostError(Exception):
 class Database:
     """An engine with three kinds of transactions.
 
-    On SQLite every writing transaction begins IMMEDIATE: one that reads first and writes later
-    cannot wait for a lock and fails at once. On PostgreSQL each runs at READ COMMITTED; guarded
-    updates do the rest.
+    On SQLite every writing transaction is BEGIN IMMEDIATE: a transaction that reads first and
+    writes later cannot wait for a lock and fails immediately. On PostgreSQL each runs at READ
+    COMMITTED; guarded updates do the rest.
     """
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self._reading = reading(self.engine)
-        # Threads of one process take turns. SQLite has one writer, and its own wait for another one
-        # is to sleep for up to 100 ms at a time.
+        # Threads of one process take turns: SQLite has one writer, and waits for another writer by
+        # sleeping for up to 100 ms at a time.
         self._turn = threading.BoundedSemaphore(1 if self.is_sqlite else WRITERS)
 
     @property
@@ -106,22 +107,22 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Open a connection for statements that change nothing.
 
-        On PostgreSQL each of them is a transaction of its own: that is what READ COMMITTED shows
-        them in a common one too, and its begin and its end would be two further messages. On SQLite
-        all of them see the same state.
+        On PostgreSQL each statement is its own transaction: at READ COMMITTED it sees the same as
+        inside a common one, which would cost two more messages, BEGIN and COMMIT. On SQLite all
+        statements see the same state.
         """
         with self._reading.connect() as connection:
             yield connection
 
     def blocks(self, table: Table, owner_id: str) -> Iterator[bytes]:
-        """Yield the blocks of a content in their order; each is read when it is wanted.
+        """Yield the blocks of a content in order, each read when the caller takes it.
 
-        It ends at the first number that is absent, as where the content is deleted meanwhile.
+        Stops at the first missing number, such as when the content is deleted meanwhile.
 
         Args:
-            table: its key is the id of the owner of the blocks, and their number from 0; the column
-                `content` has the bytes.
-            owner_id: whose blocks.
+            table: its key is the owner's id and the block's number from 0; the column `content` has
+                the bytes.
+            owner_id: the owner of the blocks.
         """
         owner, number = table.primary_key.columns
         for following in count():
@@ -134,9 +135,9 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Open a transaction that changes nothing, and whose statements see the same state.
+        """Open a read-only transaction in which all statements see the same state.
 
-        A query whose rows are fetched a part at a time needs it.
+        A query that fetches its rows in parts needs it.
         """
         with self.engine.connect() as connection:
             if not self.is_sqlite:
@@ -145,12 +146,12 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Open a transaction that is committed when the block ends, and rolled back when it raises.
+        """Open a transaction that commits when the block ends, and rolls back when it raises.
 
-        No network call belongs inside: whatever is to be sent is sent after the block.
+        Make no network call inside: send messages after the block.
 
         Raises:
-            OperationalError: other writers were not done within `BUSY_SECONDS`.
+            OperationalError: other writers did not finish within `BUSY_SECONDS`.
         """
         with self._turn_to_write(), self.engine.connect() as connection:
             if self.is_sqlite:
@@ -160,9 +161,9 @@ class Database:
 
     @contextmanager
     def _turn_to_write(self) -> Iterator[None]:
-        # With a limit: threads that wait for another process would fail one after another.
+        # With a timeout, or threads that wait for another process would fail one after another.
         if not self._turn.acquire(timeout=BUSY_SECONDS):
-            # As SQLite itself refuses a writer, so that all who handle that handle this.
+            # The error of SQLite itself, so that the handlers of that error handle this one.
             busy = sqlite3.OperationalError(f"no turn to write within {BUSY_SECONDS:g} seconds")
             raise OperationalError("BEGIN", None, busy)
         try:
@@ -181,9 +182,9 @@ class Database:
 
 
 def reading(engine: Engine) -> Engine:
-    """Return the engine, with the same pool, whose statements are transactions of their own.
+    """Return an engine in autocommit mode that shares the pool of the given one.
 
-    SQLite has no messages to save: there a transaction holds them together.
+    On SQLite return the engine itself: no messages are saved there, and reads keep a transaction.
     """
     if engine.dialect.name == "sqlite":
         return engine
@@ -191,30 +192,30 @@ def reading(engine: Engine) -> Engine:
 
 
 def database_time(connection: Connection, *, plus: float = 0.0) -> ColumnElement[datetime]:
-    """Return the present time of the database, not that of the transaction's start, in a query.
+    """Return the database's current time, not the transaction's start, as a column of a query.
 
-    All servers share this clock; with SQLite it is that of their machine.
+    All servers share this clock; on SQLite it is the clock of their machine.
 
     Args:
         connection: a transaction.
-        plus: seconds that are added.
+        plus: seconds to add.
     """
     return time_of(connection.dialect.name, plus=plus)
 
 
 def time_of(dialect: str, *, plus: float = 0.0) -> ColumnElement[datetime]:
-    """Return `database_time` for a dialect of that name."""
-    if dialect == "sqlite":  # in the form in which it stores times
+    """Return `database_time` for the dialect of this name."""
+    if dialect == "sqlite":  # in the format of stored times
         seconds = f"{plus:+.3f} seconds"
         return func.strftime("%Y-%m-%d %H:%M:%f000", "now", seconds, type_=UtcDateTime)
     return func.clock_timestamp(type_=DateTime(timezone=True)) + timedelta(seconds=plus)
 
 
 def _keep_private(path: Path) -> None:
-    """Let only the owner read an SQLite database, what belongs to it, and its folder.
+    """Let only the owner read an SQLite database, its `-wal` and `-shm` files, and its folder.
 
-    SQLite gives `-wal` and `-shm` the mode of the database. A folder that others share on purpose
-    (the sticky bit, as in `/tmp`) or that belongs to another user stays as it is.
+    SQLite gives those files the mode of the database. A folder stays as it is if others share it on
+    purpose (the sticky bit, as in `/tmp`) or if it belongs to another user.
     """
     if path.name in {"", ":memory:"}:
         return
@@ -238,7 +239,7 @@ def _postgresql(target: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _let_transactions_write(connection: Any, _record: Any) -> None:
-        connection.read_only = False  # in each BEGIN, against the default of the session
+        connection.read_only = False  # set in each BEGIN; overrides the session's default
 
     @event.listens_for(engine, "checkin")
     def _begin_rest(_connection: Any, record: ConnectionPoolEntry) -> None:
@@ -252,7 +253,7 @@ def _postgresql(target: URL) -> Engine:
         try:
             engine.dialect.do_ping(connection)
         except engine.dialect.loaded_dbapi.Error as error:
-            # Not this connection alone: the others were opened before the restart, too.
+            # Drop the whole pool: the other connections are from before the restart, too.
             raise InvalidatePoolError from error
 
     return engine
@@ -267,7 +268,7 @@ def _engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # the driver must not begin transactions by itself
+        connection.isolation_level = None  # the driver must not start transactions by itself
         cursor = connection.cursor()
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
             cursor.execute(f"PRAGMA {pragma}")

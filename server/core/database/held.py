@@ -1,4 +1,4 @@
-"""What jobs and shares hold, as conditions and columns of queries."""
+"""Slots held by jobs and shares, as conditions and columns of queries."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from trainyard.protocol.states import AttemptNodeState, JobState
 
 KEEPS_SPARES: ColumnElement[bool] = and_(
     jobs.c.state == JobState.QUEUED,
-    jobs.c.demand.is_(None),  # with the state a range of the queue's index
+    jobs.c.demand.is_(None),  # state and demand together are a range of the queue's index
     jobs.c.spare_slots > 0,
 )
-"""The condition of the queued jobs whose attempt lost a node, in place of which they have a spare
-one. Such a job keeps its spare nodes, and with them the slots of the shares of that attempt."""
+"""The condition of queued jobs that lost a node and have a spare one to replace it.
+
+Such a job keeps its spare nodes and the slots of that attempt's shares."""
 HOLDS: ColumnElement[bool] = or_(
     jobs.c.state.in_((JobState.STARTING, JobState.RUNNING, JobState.STOPPING)), KEEPS_SPARES
 )
-"""The condition of the jobs that hold slots."""
+"""The condition of jobs that hold slots."""
 HELD_SLOTS: ColumnElement[int] = jobs.c.world_size + jobs.c.spare_slots
-"""Slots that such a job holds: those of its ranks, and of its spare nodes."""
+"""Slots that such a job holds, for its ranks and on its spare nodes."""
 
 HAS_RANKS: ColumnElement[bool] = attempt_nodes.c.state != AttemptNodeState.SPARE
-"""The condition of the shares that have ranks."""
+"""The condition of shares with ranks."""
 IS_KEPT: ColumnElement[bool] = and_(
     attempt_nodes.c.state == AttemptNodeState.ENDED,
     attempt_nodes.c.attempt_id.in_(
@@ -36,7 +37,7 @@ IS_KEPT: ColumnElement[bool] = and_(
         .correlate(None)
     ),
 )
-"""The condition of the shares that have ended and whose slots such a job keeps."""
+"""The condition of ended shares with slots that a queued job keeps (`KEEPS_SPARES`)."""
 HELD_SINCE: ColumnElement[datetime] = func.coalesce(
     attempt_nodes.c.spare_since, attempts.c.created_at
 )
@@ -44,8 +45,8 @@ HELD_SINCE: ColumnElement[datetime] = func.coalesce(
 
 
 def of_held(shares: Select[*tuple[Any, ...]]) -> CompoundSelect[*tuple[Any, ...]]:
-    """Return a query of shares, narrowed to those whose slots are held or kept.
+    """Narrow a query of shares to those with held or kept slots.
 
-    As two queries, each of which has an index.
+    The result is a union of two queries, each with its own index.
     """
     return union_all(shares.where(HOLDS_SLOTS), shares.where(IS_KEPT))

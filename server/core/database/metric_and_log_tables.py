@@ -30,7 +30,7 @@ def _series_id() -> Column[int]:
     return Column("series_id", ROW_ID, series, primary_key=True, autoincrement=False)
 
 
-# Ranks that were found to be slower than their peers.
+# Ranks found to be slower than their peers.
 stragglers = Table(
     "stragglers",
     metadata,
@@ -41,7 +41,7 @@ stragglers = Table(
     Column("slot", Integer, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("factor", Float, nullable=False),
-    Column("share", Float, nullable=False),  # of each step that it costs the job
+    Column("share", Float, nullable=False),  # part of each step that it costs the job
     Column("found_at", UtcDateTime, nullable=False),
     Column("gone_at", UtcDateTime),
     Index(None, "node", "found_at"),
@@ -58,8 +58,8 @@ metric_series = Table(
     UniqueConstraint("attempt_id", "name"),
 )
 
-# Live points: a row has those of one report, or what a compaction has left. They are moved to
-# chunks of about a thousand, and all lie above the last chunk.
+# Live points: a row holds the points of one report, or the rest of a compaction. A compaction moves
+# them to chunks of about a thousand; their steps are above those of the last chunk.
 metric_tails = Table(
     "metric_tails",
     metadata,
@@ -78,11 +78,11 @@ metric_chunks = Table(
     Column("last_step", BigInteger, nullable=False),
     Column("count", Integer, nullable=False),
     Column("non_finite", Integer, nullable=False),
-    Column("min", Float),  # of its finite values; null when it has none
+    Column("min", Float),  # of its finite values; null without any
     Column("max", Float),
     Column("last", Float),
-    Column("step_sum", Float),  # of `Points.step_sum`; null where an older version wrote it
-    Column("steps", LargeBinary),  # int64 array; null when they are evenly spaced
+    Column("step_sum", Float),  # `Points.step_sum`; null if an older version wrote the row
+    Column("steps", LargeBinary),  # int64 array; null when evenly spaced
     Column("times", LargeBinary, nullable=False),  # float64 array
     Column("numbers", LargeBinary, nullable=False),  # float64 array: the values
 )
@@ -106,14 +106,14 @@ step_digests = Table(
     sqlite_with_rowid=False,
 )
 
-# What the ranks of a program logged of steps that are not folded yet:
+# Values that the ranks of a program logged for steps that are not folded yet:
 # `server.telemetry.metrics.rank_steps`.
 rank_steps = Table(
     "rank_steps",
     metadata,
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("staged_at", UtcDateTime, nullable=False),  # when its first values came
+    Column("staged_at", UtcDateTime, nullable=False),  # arrival of its first values
     Column("data", Json, nullable=False),
 )
 
@@ -122,7 +122,7 @@ rank_progress = Table(
     metadata,
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("step", BigInteger, nullable=False),  # the last one that it logged
+    Column("step", BigInteger, nullable=False),  # last logged step
 )
 
 logs = Table(
@@ -134,7 +134,7 @@ logs = Table(
     Column("stored_bytes", BigInteger, nullable=False, default=0),
     Column("dropped_bytes", BigInteger, nullable=False, default=0),
     Column("first_error_line", BigInteger),
-    Column("partial", LargeBinary),  # what is known of lines that may still change
+    Column("partial", LargeBinary),  # lines that may still change
     Column("partial_size", BigInteger, nullable=False, default=0),  # its bytes
 )
 
@@ -149,7 +149,7 @@ log_blocks = Table(
     Column("content", LargeBinary, nullable=False),  # zlib
 )
 
-# Commands in running attempts, with the bytes that are on their way.
+# Commands in running attempts, with the bytes in transit.
 shells = Table(
     "shells",
     metadata,
@@ -159,9 +159,9 @@ shells = Table(
     Column("rank", Integer),
     Column("argv", Json, nullable=False),  # empty: the node's shell
     Column("terminal", Record(Terminal)),
-    Column("seconds", Float, nullable=False),  # longest time
+    Column("seconds", Float, nullable=False),  # time limit
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID, index=True),  # that requested it
+    Column("token_id", ID, index=True),  # token that requested it
     Column("created_at", UtcDateTime, nullable=False),
     Column("client_at", UtcDateTime, nullable=False),  # last request of the person
     Column("started_at", UtcDateTime),
@@ -169,7 +169,7 @@ shells = Table(
     Column("exit_code", Integer),
     Column("failure", Text),
     Column("closed", Boolean, nullable=False, default=False),  # the person has left
-    # Bytes between two offsets: what was read is dropped, so that a row stays small.
+    # Unread bytes from the start offset on; read bytes are dropped, so that a row stays small.
     Column("output", LargeBinary, nullable=False, default=b""),
     Column("output_start", BigInteger, nullable=False, default=0),
     Column("input", LargeBinary, nullable=False, default=b""),
@@ -186,7 +186,7 @@ packs = Table(
     Column("digest", String(71), unique=True),  # null until the upload is complete
     Column("size", BigInteger, nullable=False),  # bytes stored so far
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID, index=True),  # that uploaded it
+    Column("token_id", ID, index=True),  # token that uploaded it
     Column("named_at", UtcDateTime, nullable=False),  # last upload, plan or job that named it
     Index("ix_packs_named_at", "named_at"),
 )
@@ -199,7 +199,7 @@ pack_blocks = Table(
     Column("content", LargeBinary, nullable=False),
 )
 
-# A reference without CASCADE: the database itself keeps the pack of every job.
+# `pack_id` has no CASCADE: the database refuses to delete a pack that a job uses.
 job_packs = Table(
     "job_packs",
     metadata,
@@ -208,7 +208,7 @@ job_packs = Table(
     Index("ix_job_packs_pack_id", "pack_id"),
 )
 
-# Content of artifacts, in blocks; a job has each content once.
+# Contents of artifacts; a job stores each content once.
 artifact_contents = Table(
     "artifact_contents",
     metadata,
@@ -217,7 +217,7 @@ artifact_contents = Table(
     Column("digest", String(71), nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("stored", BigInteger, nullable=False, default=0),  # bytes so far
-    Column("complete", Boolean, nullable=False, default=False),  # its digest was compared
+    Column("complete", Boolean, nullable=False, default=False),  # its digest was verified
     Column("media_type", String(40)),  # of an image
     Column("touched_at", UtcDateTime, nullable=False),  # last block
     UniqueConstraint("job_id", "digest"),
@@ -253,18 +253,18 @@ artifacts = Table(
     Index("ix_artifacts_content_id", "content_id"),
 )
 
-# Runs that other tools recorded, each of a job.
+# Runs recorded by other tools, one per imported job.
 imports = Table(
     "imports",
     metadata,
     Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("digest", String(71), nullable=False, unique=True),
     Column("run", Record(ImportedRun), nullable=False),
-    Column("reason", Text, nullable=False),  # of the job, once all points are stored
+    Column("reason", Text, nullable=False),  # the job's reason once all points are stored
     Column("received", BigInteger, nullable=False),  # points stored so far
 )
 
-# Configuration and summary of jobs of programs, and of imported runs.
+# Configuration and summary of program jobs and imported runs.
 job_facts = Table(
     "job_facts",
     metadata,
@@ -272,7 +272,7 @@ job_facts = Table(
     Column("facts", Record(RunFacts), nullable=False),
 )
 
-# Values of configurations as a search finds them, such as `lr=0.0003`.
+# Configuration values as search words, such as `lr=0.0003`.
 config_words = Table(
     "config_words",
     metadata,

@@ -1,4 +1,4 @@
-"""Typed rows: a frozen dataclass lists the columns that a query reads, and holds one result."""
+"""Typed rows: frozen dataclasses that list the columns of a query and hold one result row."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from trainyard.training.data_stream import Windows
 
 
 class TypedRow:
-    """Base of the rows that leave a query.
+    """Base of result rows.
 
     A subclass is a frozen, slotted dataclass. Each field reads the column of its own name in
     `table`; `Annotated[type, column]` reads another column or an expression. A query that needs
-    fewer columns has a narrower subclass: a job's `spec` costs more to parse than all else.
+    fewer columns has a narrower subclass: parsing a job's `spec` costs more than all other columns.
     """
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class TypedRow:
     @classmethod
     @cache
     def select(cls) -> Select[*tuple[Any, ...]]:
-        """Return a query of the columns, to be narrowed by the caller."""
+        """Return a query of the columns, which the caller narrows."""
         return select(*cls.columns())
 
     @classmethod
@@ -78,12 +78,12 @@ class TypedRow:
         query: Select[*tuple[Any, ...]],
         given: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return the only row of a query; SQLAlchemy raises where there is none, or another.
+        """Return the only row of a query; SQLAlchemy raises if there are none or several.
 
         Args:
             connection: a transaction.
             query: of the columns.
-            given: its parameters, where it is built once.
+            given: parameters of a query that is built once.
         """
         return cls(*connection.execute(query, given).one())
 
@@ -94,12 +94,12 @@ class TypedRow:
         query: Select[*tuple[Any, ...]],
         given: Mapping[str, Any] | None = None,
     ) -> Self | None:
-        """Return the only row of a query as `one` does; None where there is none."""
+        """Return the only row of a query, or None without one; see `one`."""
         row = connection.execute(query, given).one_or_none()
         return None if row is None else cls(*row)
 
     def values_for(self, view: type[BaseModel]) -> dict[str, Any]:
-        """Return the values of those fields of a view that the row has under the same names."""
+        """Return the row's values for the fields of a view with the same names."""
         return {name: getattr(self, name) for name in view.model_fields if hasattr(self, name)}
 
     @classmethod
@@ -133,7 +133,7 @@ class JobHead(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class LaunchedJob(JobHead):
-    """What a placement reads of a job: rounds read hundreds of them."""
+    """The columns of a job that a placement reads; a round reads hundreds of jobs."""
 
     stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
     env: dict[str, str] | None
@@ -156,7 +156,7 @@ class LaunchedJob(JobHead):
 
     @property
     def pending(self) -> PendingLaunch | None:
-        """What its next placement starts.
+        """The launch that the job's next placement starts.
 
         Raises:
             UnreadableError: another version wrote it.
@@ -168,7 +168,7 @@ class LaunchedJob(JobHead):
 
 @dataclass(frozen=True, slots=True)
 class Job(LaunchedJob):
-    """A job, whole."""
+    """A job with the columns that most queries need."""
 
     tags: list[str]
     project: str
@@ -198,7 +198,7 @@ class Job(LaunchedJob):
 
     @property
     def chosen(self) -> PendingLaunch | None:
-        """The last launch that a person ordered by a resume, as it was ordered.
+        """The launch of the last resume that a person ordered, as ordered.
 
         Raises:
             UnreadableError: another version wrote it.
@@ -210,7 +210,7 @@ class Job(LaunchedJob):
 
 @dataclass(frozen=True, slots=True)
 class Attempt(TypedRow):
-    """An attempt, whole."""
+    """An attempt with the columns that most queries need."""
 
     table: ClassVar[Table] = tables.attempts
     id: str
@@ -247,13 +247,13 @@ class Attempt(TypedRow):
 
     @property
     def is_over_time(self) -> bool:
-        """Whether it was ordered to leave because its run time was over."""
+        """Whether the attempt was ordered to leave because its run time was over."""
         bound, ordered = self.runs_until, self.ordered_at
         return bool(self.preempted and bound and ordered and ordered >= bound)
 
     @property
     def overrides(self) -> Overrides:
-        """Its differences from the submitted spec.
+        """The attempt's differences from the submitted spec.
 
         Raises:
             UnreadableError: another version wrote them.
@@ -265,7 +265,7 @@ class Attempt(TypedRow):
 class AttemptNode(TypedRow):
     """One node's share of an attempt, without its exit record.
 
-    That may hold the positions of its ranks, and each end of a share reads all shares.
+    An exit record may hold the positions of ranks, and the end of any share reads all shares.
     """
 
     table: ClassVar[Table] = tables.attempt_nodes
@@ -290,7 +290,7 @@ class AttemptNode(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class Node(TypedRow):
-    """A node, whole."""
+    """A node with the columns that most queries need."""
 
     table: ClassVar[Table] = tables.nodes
     name: str
@@ -317,7 +317,7 @@ class Node(TypedRow):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Its labels: those that people set win over those of its worker."""
+        """The node's labels; those set by people override those of its worker."""
         return {**self.worker_labels, **self.set_labels}
 
 
@@ -349,7 +349,7 @@ class Checkpoint(CheckpointHead):
 
 @dataclass(frozen=True, slots=True)
 class OperationHead(TypedRow):
-    """An operation without its task: all that its moves and its events need."""
+    """An operation without its task: enough for state changes and events."""
 
     table: ClassVar[Table] = tables.operations
     id: str
@@ -384,7 +384,7 @@ class Operation(OperationHead):
 
 @dataclass(frozen=True, slots=True)
 class Token(TypedRow):
-    """A token, without the hash that alone is stored of its secret."""
+    """A token without the hash of its secret; the secret itself is not stored."""
 
     table: ClassVar[Table] = tables.tokens
     id: str

@@ -8,8 +8,8 @@ from server.core.database.column_types import Json, UtcDateTime
 from server.core.database.schema import metadata
 from server.core.database.tables import jobs
 
-# A job names its project without a foreign key: SQLite would copy all jobs to add one. A job is
-# stored under a lock on the row of its project, which a deletion takes too.
+# A job names its project without a foreign key: SQLite would copy all jobs to add one. Storing a
+# job and deleting a project both lock the project's row.
 projects = Table(
     "projects",
     metadata,
@@ -22,8 +22,8 @@ projects = Table(
     Column("created_at", UtcDateTime, nullable=False),
 )
 
-# What ended shares used: a share is added when it ends. So the use of a month is one row and the
-# live shares, however many attempts there were, and outlives the jobs.
+# Slot time of ended shares, added when a share ends. So the use of a month is one row plus the live
+# shares, however many attempts ran, and outlives the jobs.
 project_usage = Table(
     "project_usage",
     metadata,
@@ -32,25 +32,25 @@ project_usage = Table(
     Column("slot_seconds", Float, nullable=False),
 )
 
-# Queued jobs that need the same: they wait for the same reason, which is stored once.
+# Groups of queued jobs with equal demand: they wait for the same reason, which is stored once.
 demands = Table(
     "demands",
     metadata,
     Column("key", String(64), primary_key=True),
     Column("shape", Json, nullable=False),
-    Column("slots", Integer, nullable=False),  # of each job, those of its spare nodes included
+    Column("slots", Integer, nullable=False),  # of each job, including those of its spare nodes
     Column("reason", Text),  # why its jobs wait
 )
 
 reason_of_group = (
     select(demands.c.reason).where(demands.c.key == jobs.c.demand).correlate(jobs).scalar_subquery()
 )
-"""Why the jobs of a job's group wait, as a column of a query."""
+"""The reason for which a job's group waits, as a column of a query."""
 
 shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=reason_of_group).label("reason")
-"""The reason of a job: that of its group while it is in one, else its own."""
+"""The reason of a job: its group's while it is in a group, else its own."""
 
-# A row for each task that has run, written anew every few seconds; counts are of the present epoch.
+# One row per task that has run, rewritten every few seconds; counts start with the present epoch.
 periodic_tasks = Table(
     "periodic_tasks",
     metadata,
@@ -59,5 +59,5 @@ periodic_tasks = Table(
     Column("runs", Integer, nullable=False),
     Column("failures", Integer, nullable=False),
     Column("seconds", Float, nullable=False),  # work of the last run
-    Column("lag_seconds", Float, nullable=False),  # by how much it began late
+    Column("lag_seconds", Float, nullable=False),  # delay of its start
 )

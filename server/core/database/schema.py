@@ -1,4 +1,4 @@
-"""What all tables share: the metadata with its names of constraints, and types of keys."""
+"""Shared by all tables: the metadata with its constraint names, and the key types."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ metadata = MetaData(
 )
 
 ID = String(26)
-# SQLite counts rows by itself only in a column of type INTEGER.
+# SQLite autoincrements only columns of type INTEGER.
 ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 def choice(values: type[StrEnum], *, length: int = 16) -> Enum:
-    """Return the type of a column that holds one of these values, as text of at most `length`.
+    """Return a column type for one of these values, stored as text of at most `length`.
 
-    `one_of` makes its constraint, so that a migration can name it.
+    `one_of` makes the constraint, so that a migration can name it.
     """
     return Enum(
         values,

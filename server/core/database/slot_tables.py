@@ -1,4 +1,4 @@
-"""Tables that outlive the jobs: what ended shares held, what the nodes offered, measured runs."""
+"""Tables that outlive the jobs: slots held by ended shares, slots of nodes, measured runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trainyard.planner.speed.rates import Calibration
 from trainyard.protocol.states import AttemptNodeState
 
 HOLDS_SLOTS = attempt_nodes.c.state != literal_column(f"'{AttemptNodeState.ENDED}'")
-"""The condition of the shares that have not ended; as a constant, which their index requires."""
+"""The condition of live shares; a literal, because their partial index requires one."""
 
-# One row for each share that has ended. Those that have not are in `attempt_nodes`.
+# One row per ended share. Live shares are in `attempt_nodes`.
 holdings = Table(
     "holdings",
     metadata,
@@ -31,7 +31,7 @@ holdings = Table(
     Column("spent", Json),  # day -> category -> slot-milliseconds, once the job has ended
     Index(None, "until"),
     Index(None, "job_id"),
-    # The scheduler looks for them every few seconds, and no row is ever deleted.
+    # The scheduler reads unsettled rows every few seconds, and no row is ever deleted.
     Index(
         "ix_holdings_unsettled",
         "job_id",
@@ -40,7 +40,7 @@ holdings = Table(
     ),
 )
 
-# A row for each change of what a node offers, as the scheduler noticed it.
+# A row for each change of a node's capacity that the scheduler noticed.
 capacity_changes = Table(
     "capacity_changes",
     metadata,
@@ -49,10 +49,10 @@ capacity_changes = Table(
     Column("slots", Integer, nullable=False),
     Column("online", Boolean, nullable=False),
     Column("takes_jobs", Boolean, nullable=False),
-    Column("withheld", Integer, nullable=False),  # how many of the slots
+    Column("withheld", Integer, nullable=False),  # number of withheld slots
 )
 
-# The newest ended attempts of each kind of hardware whose steps were measured.
+# The newest ended attempts with measured steps, by kind of hardware.
 measured_runs = Table(
     "measured_runs",
     metadata,
@@ -61,14 +61,14 @@ measured_runs = Table(
     Column("device_name", String(200), nullable=False),
     Column("ended_at", UtcDateTime, nullable=False, index=True),
     Column("run", Lazy(MeasuredRun), nullable=False),
-    # Of which not too many are kept; null in rows of before.
+    # The number of rows per job, submitter and node is limited; null in rows of older versions.
     Column("job_id", ID),
     Column("submitter", String(100)),  # id of the token
     Column("node", String(100)),  # that of rank 0
     Index(None, "device", "device_name"),
 )
 
-# Coefficients that were fitted to them.
+# Coefficients fitted to the measured runs.
 calibrations = Table(
     "calibrations",
     metadata,

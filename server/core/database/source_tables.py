@@ -1,4 +1,4 @@
-"""Tables of the sources of nodes: what may be asked of each, requests, and their pilots."""
+"""Tables of node sources: the sources with their limits, node requests, and pilots."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ sources = Table(
     Column("check_addresses", Boolean, nullable=False),
     Column("version", String(50), nullable=False),
     Column("heard_at", UtcDateTime, nullable=False),  # last call of its provisioner
-    Column("is_away", Boolean, nullable=False, server_default="0"),  # as the last event of it has
+    Column("is_away", Boolean, nullable=False, server_default="0"),  # according to its last event
     Column("listed_at", UtcDateTime),  # when the engine last listed its jobs
-    Column("error", Text),  # of the last call of the engine
+    Column("error", Text),  # of the last call to the engine
     Column("needs_login", Record(NeedsLogin)),
     Column("paused_at", UtcDateTime),
     Column("paused_by", String(100)),
@@ -57,20 +57,20 @@ node_requests = Table(
     Column("purpose", String(8), nullable=False),
     Column("state", choice(NodeRequestState), nullable=False),
     Column("nodes", Integer, nullable=False),
-    Column("seconds", Float),  # length of the allocation; without an end when null
-    Column("shape", Record(NodeShape), nullable=False),  # of the source when it was stored
+    Column("seconds", Float),  # length of the allocation; unlimited when null
+    Column("shape", Record(NodeShape), nullable=False),  # the source's, when the row was stored
     Column("caused_by", Text, nullable=False),
-    Column("by_person", Boolean, nullable=False),  # so that it does not depend on the queue
-    Column("claimed_at", UtcDateTime),  # null: the provisioner never heard of it
+    Column("by_person", Boolean, nullable=False),  # if so, it is independent of the queue
+    Column("claimed_at", UtcDateTime),  # null: the provisioner has not received it
     Column("sent_at", UtcDateTime),  # when the last submit message was sent
-    Column("sends", Integer, nullable=False, server_default="0"),  # of these messages
-    Column("cancel_at", UtcDateTime),  # from when on the engine is to cancel it
-    Column("ask", String(8)),  # call that something waits for: status or explain
+    Column("sends", Integer, nullable=False, server_default="0"),  # number of submit messages
+    Column("cancel_at", UtcDateTime),  # when the engine is to cancel it
+    Column("ask", String(8)),  # requested call of the engine: status or explain
     Column("ref", String(200)),  # the engine's id
     Column("engine_state", String(16), nullable=False, server_default="unknown"),
-    Column("unknown_since", UtcDateTime),  # since when the engine does not list it
+    Column("unknown_since", UtcDateTime),  # since when the engine no longer lists it
     Column("reason", Text, nullable=False, server_default=""),
-    Column("explanation", Text),  # of its present state, where a person asked for one
+    Column("explanation", Text),  # of its present state, if a person requested one
     Column("starts_at", UtcDateTime),
     Column("ends_at", UtcDateTime),
     Column("results", Record(tuple[CheckResult, ...])),  # of a check
@@ -80,7 +80,7 @@ node_requests = Table(
     one_of("state", NodeRequestState),
     Index(None, "source", "id"),
     Index(None, "ended_at"),
-    # What is open, among all requests there ever were.
+    # Open requests, among all that are stored.
     Index("ix_node_requests_open", "source", sqlite_where=_OPEN, postgresql_where=_OPEN),
 )
 
@@ -95,8 +95,8 @@ pilots = Table(
     ),
     Column("number", Integer, primary_key=True, autoincrement=False),  # its index in the request
     Column("secret_hash", String(64), nullable=False, unique=True),
-    Column("named", String(200)),  # instance that the engine names
+    Column("named", String(200)),  # instance named by the engine
     Column("addresses", Json, nullable=False, server_default="[]"),  # of that instance
     Column("joined", String(200)),  # instance that joined
-    Column("gone_at", UtcDateTime),  # when the engine's word proved that it ended
+    Column("gone_at", UtcDateTime),  # when a reply of the engine proved its end
 )

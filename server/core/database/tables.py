@@ -1,4 +1,4 @@
-"""The tables but those of metrics and logs, in SQLAlchemy Core. Queries are SQL without an ORM."""
+"""The main tables, in SQLAlchemy Core: jobs, attempts, nodes, events, checkpoints. No ORM."""
 
 from __future__ import annotations
 
@@ -58,24 +58,24 @@ jobs = Table(
     Column("name", String(80), nullable=False),
     Column("tags", Json, nullable=False),
     Column("project", String(80), nullable=False, server_default=DEFAULT_PROJECT),
-    Column("spec", Lazy(JobSpec), nullable=False),  # with neither `env` nor `project`
+    Column("spec", Lazy(JobSpec), nullable=False),  # without `env` and `project`
     Column("spec_digest", String(64), nullable=False),
-    Column("env", Json),  # the spec's own, encrypted value by value
+    Column("env", Json),  # `env` of the spec, each value encrypted
     Column("state", choice(JobState), nullable=False),
     Column("desired", choice(DesiredState, length=8), nullable=False),
     Column("reason", Text),  # why it waits or ended; null in a group, which has the reason
     Column("priority", Integer, nullable=False),
     Column("pending", Lazy(PendingLaunch)),
-    Column("chosen", Lazy(PendingLaunch)),  # the last launch that a person ordered by a resume
+    Column("chosen", Lazy(PendingLaunch)),  # launch of the last resume that a person ordered
     Column("queued_at", UtcDateTime),
     Column("not_before", UtcDateTime),
-    Column("demand", String(64)),  # key of its group in the queue; null while it is in none
-    Column("lasts_seconds", Float),  # expected duration of its next attempt, where it is known
-    Column("lasts_on", String(8)),  # kind of slot on which it is
-    Column("lasts_on_name", Text),  # hardware on which it is, by its name
-    Column("pace_digest", String(64)),  # of the submitted spec; null in rows of before
+    Column("demand", String(64)),  # key of its group in the queue; null outside a group
+    Column("lasts_seconds", Float),  # expected duration of its next attempt, if known
+    Column("lasts_on", String(8)),  # kind of slot for which `lasts_seconds` is known
+    Column("lasts_on_name", Text),  # name of the hardware for which it is known
+    Column("pace_digest", String(64)),  # of the submitted spec; null in rows of older versions
     Column("max_runtime_seconds", Float),  # bound of its next attempt
-    Column("leave_seconds", Float),  # that ranks of it have to leave, where the spec gives them
+    Column("leave_seconds", Float),  # time its ranks get to leave, if the spec sets it
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),
@@ -84,16 +84,16 @@ jobs = Table(
     Column("spare_nodes", Integer, nullable=False, default=0, server_default="0"),  # wanted
     Column("spare_slots", Integer, nullable=False, default=0, server_default="0"),  # reserved
     Column("preemptible", Boolean, nullable=False, default=True, server_default="1"),
-    Column("size_change", Record(SizeChange)),  # the last one that the scheduler decided
-    Column("layout", String(100), nullable=False),  # in words
-    Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
-    Column("imported_from", String(16)),  # tool that recorded it; null where it runs here
+    Column("size_change", Record(SizeChange)),  # last change by the scheduler
+    Column("layout", String(100), nullable=False),  # as text
+    Column("storage", String(64)),  # UUID of the storage root of its last attempt
+    Column("imported_from", String(16)),  # tool that recorded it; null for a job that runs here
     Column("forked_from", String(200), index=True),  # checkpoint of another job
-    Column("fork_parts", Record(tuple[CheckpointPart, ...])),  # what is taken over of it
-    Column("fork_step", Integer),  # completed steps with which the job starts
+    Column("fork_parts", Record(tuple[CheckpointPart, ...])),  # parts loaded from that checkpoint
+    Column("fork_step", Integer),  # completed steps at the job's start
     Column("progress", Record(Progress), nullable=False),
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID),  # that submitted it; null in rows of before
+    Column("token_id", ID),  # token that submitted it; null in rows of older versions
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     *(Column(name, UtcDateTime) for name in ("started_at", "ended_at")),
@@ -102,11 +102,11 @@ jobs = Table(
     Index(None, "state", "id"),
     Index(None, "name", "id"),
     Index(None, "project", "id"),
-    Index(  # all that a round of the scheduler looks at, so that it reads few rows of jobs
+    Index(  # covers a round of the scheduler, so that it reads few rows of jobs
         *("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id", "project"),
         *("world_size", "spare_slots"),
     ),
-    Index("ix_jobs_search", "id", "state", "name", "tags"),  # all that a search looks at
+    Index("ix_jobs_search", "id", "state", "name", "tags"),  # covers a search
 )
 
 attempts = Table(
@@ -134,14 +134,14 @@ attempts = Table(
     Column("rendezvous_port", Integer, nullable=False),
     Column("check_network", Boolean, nullable=False, default=False, server_default="0"),
     Column("ordered_at", UtcDateTime),  # when it was last ordered to end
-    # Code of a job or a person ran in it: nothing of it is kept for other jobs. Never taken back.
+    # Code of a job or a person ran in it: other jobs get nothing from it. Once set, it stays set.
     Column("tainted", Boolean, nullable=False, default=False, server_default="1"),
-    Column("pace_digest", String(64)),  # what its pace follows from; null in rows of before
-    Column("expected_end_at", UtcDateTime),  # as of its placement, where that was known
-    Column("runs_until", UtcDateTime),  # when it saves and leaves, where its time is bounded
-    # Backfilled on an estimate alone: jobs that waited then preempt it.
+    Column("pace_digest", String(64)),  # of all that sets its pace; null in rows of older versions
+    Column("expected_end_at", UtcDateTime),  # estimated at its placement, if possible
+    Column("runs_until", UtcDateTime),  # when it saves and leaves, if its run time is bounded
+    # Backfilled on an estimate alone: jobs that waited at that time preempt it.
     Column("gives_way", Boolean, nullable=False, default=False, server_default="0"),
-    Column("preempted", Text),  # why it is to save and leave although its job is to run on
+    Column("preempted", Text),  # why it must save and leave although its job continues
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
     Column("save_failed", Record(SaveFailed)),
@@ -168,19 +168,19 @@ attempt_nodes = Table(
     Column("outcome", choice(AttemptOutcome)),
     Column("failure", Record(Failure)),
     Column("token_hash", String(64), unique=True),
-    Column("worker", Record(WorkerIdentity)),  # that claimed it
+    Column("worker", Record(WorkerIdentity)),  # worker that claimed it
     Column("identity", Record(Identity)),  # of its supervisor
     Column("sent_at", UtcDateTime),  # when the last launch message was sent
     Column("claimed_at", UtcDateTime),
     Column("last_report_at", UtcDateTime),
     Column("unreachable_since", UtcDateTime),
-    Column("lost_at", UtcDateTime),  # since when its attempt does not wait for its end
-    Column("spare_since", UtcDateTime),  # of a spare, which may be reserved after the placement
+    Column("lost_at", UtcDateTime),  # since when its attempt no longer waits for its end
+    Column("spare_since", UtcDateTime),  # reservation of a spare, perhaps after the placement
     Column("exit", Record(ExitRecord)),
     Column("acknowledged", Json, nullable=False, server_default="{}"),  # bytes of each spool file
     one_of("state", AttemptNodeState),
     Index(None, "node", "state"),
-    # What holds slots, among all shares there ever were.
+    # Shares that hold slots, among all that are stored.
     Index("ix_attempt_nodes_holding", "node", sqlite_where=_UNENDED, postgresql_where=_UNENDED),
 )
 
@@ -207,20 +207,20 @@ nodes = Table(
     Column("partitions", Json, nullable=False, server_default="[]"),  # slots that are MIG instances
     Column("roots", Json, nullable=False),  # name -> UUID
     Column("worker_labels", Json, nullable=False, server_default="{}"),  # from its settings
-    Column("set_labels", Json, nullable=False, server_default="{}"),  # by people, which win
+    Column("set_labels", Json, nullable=False, server_default="{}"),  # by people; they override
     Column("version", String(50), nullable=False),
     Column("protocol", Integer, nullable=False, server_default="2"),  # of its worker
-    Column("worker", Record(WorkerIdentity)),  # that registered; the others get 409
+    Column("worker", Record(WorkerIdentity)),  # worker that registered; others get 409
     Column("drain", Record(Drain)),  # nothing new is placed while this is set
     Column("withheld", Json, nullable=False, server_default="{}"),  # slot -> why it is not offered
-    Column("clock_skew_seconds", Float),  # its clock less the database's, when it was last compared
+    Column("clock_skew_seconds", Float),  # its clock minus the database's, when last compared
     Column("clock_is_wrong", Boolean, nullable=False, server_default="0"),  # all slots are withheld
     Column("network_checked_at", UtcDateTime),  # by ranks of an attempt with several nodes
-    Column("trusted_since", UtcDateTime),  # end of the last drain: older faults count no more
-    Column("inbox", String(8), nullable=False, server_default="broker"),  # whence its messages come
-    Column("request_id", ID, index=True),  # of the allocation that it is in, if any
-    Column("ends_at", UtcDateTime),  # end of that allocation, where one is known
-    Column("notice", Text),  # nor while this is set: the machine is about to go away
+    Column("trusted_since", UtcDateTime),  # end of the last drain; older faults are ignored
+    Column("inbox", String(8), nullable=False, server_default="broker"),  # source of its messages
+    Column("request_id", ID, index=True),  # node request of its allocation, if any
+    Column("ends_at", UtcDateTime),  # end of that allocation, if known
+    Column("notice", Text),  # the machine will go away; nothing new is placed while this is set
     Column("sample", Record(NodeSample)),  # of the last heartbeat
     Column("registered_at", UtcDateTime, nullable=False, index=True),
     Column("heartbeat_at", UtcDateTime, nullable=False),
@@ -240,7 +240,7 @@ events = Table(
     Column("message", Text, nullable=False),
     Column("data", Json, nullable=False),
     Index(None, "job_id", "id"),
-    sqlite_autoincrement=True,  # an id is never given again, also when the newest rows are deleted
+    sqlite_autoincrement=True,  # an id is never reused, even when the newest rows are deleted
 )
 
 notices = Table(
@@ -250,7 +250,7 @@ notices = Table(
     Column("kind", String(40), primary_key=True),
     Column(
         "part", String(200), primary_key=True
-    ),  # a rank or an operation; empty for all of the job
+    ),  # a rank or an operation; empty for the whole job
     Column("seq", BigInteger, nullable=False),  # order of the changes, see `events/notices.py`
     Column("at", UtcDateTime, nullable=False),
     Column("attempt", Integer),
@@ -260,12 +260,12 @@ notices = Table(
     Index(None, "at"),
 )
 
-# One row, for SQLite alone: `seq` goes on from here when the newest notice was deleted.
+# One row, for SQLite alone: `seq` continues from here after the newest notice was deleted.
 deleted_notices = Table(
     "deleted_notices",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("last_seq", BigInteger, nullable=False),  # the highest of a deleted notice
+    Column("last_seq", BigInteger, nullable=False),  # highest `seq` of a deleted notice
 )
 
 checkpoints = Table(
@@ -286,23 +286,23 @@ checkpoints = Table(
     Column("layout", String(100), nullable=False),
     Column("dtype", String(16)),
     Column("save_seconds", Float, nullable=False),
-    Column("stall_seconds", Float),  # null until the training loop has taken note of the end
+    Column("stall_seconds", Float),  # null until the training loop has settled the save
     Column("writers", Integer),
     Column("write_seconds", Float),
     Column("parent_id", String(200)),
     Column("metadata_digest", String(32), nullable=False),
     Column("manifest", Record(StoredManifest), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("verified", Boolean),  # null until it was checked
+    Column("verified", Boolean),  # null until checked
     Column("checked_at", UtcDateTime),
     Column("verification", Record(Verification)),
     Column("pinned_at", UtcDateTime),
     Column("pinned_by", String(100)),
-    Column("deleting_since", UtcDateTime),  # nothing goes on from it any more
+    Column("deleting_since", UtcDateTime),  # since then nothing resumes from it
     Index(None, "job_id", "attempt", "step"),
 )
 
-# Outlives the rows that it was made of: the job may be deleted before its files are.
+# An operation outlives its job: the job's rows may be deleted before its files.
 operations = Table(
     "operations",
     metadata,
@@ -318,12 +318,12 @@ operations = Table(
     Column("storage", String(64)),  # UUID of the storage root
     Column("node", String(100)),
     Column("fence", Integer, nullable=False, default=0),  # claims so far
-    Column("failing", Record(FailedTries)),  # its last tries, of a kind that is repeated
-    Column("not_before", UtcDateTime),  # the pause before the next one
+    Column("failing", Record(FailedTries)),  # its last failed tries, of a kind that is retried
+    Column("not_before", UtcDateTime),  # end of the pause before the next try
     Column("sent_at", UtcDateTime),  # when the last message was sent
     Column("given_at", UtcDateTime),  # when the node was chosen
-    Column("waiting", Text),  # why it has not begun, while it is queued
-    Column("awaited_since", UtcDateTime),  # since when its job waits for it, though it could run
+    Column("waiting", Text),  # why it is still queued
+    Column("awaited_since", UtcDateTime),  # since when its job waits and a node can run it
     Column("last_report_at", UtcDateTime),
     Column("progress", Record(OperationProgress)),
     Column("outcome", Record(OperationOutcome)),
@@ -369,7 +369,7 @@ idempotency_keys = Table(
     Column("created_at", UtcDateTime, nullable=False, index=True),
 )
 
-# A window of a minute for each address, of all API servers.
+# One-minute windows by address, shared by all API servers.
 failed_logins = Table(
     "failed_logins",
     metadata,
@@ -392,7 +392,7 @@ leaders = Table(
     "leaders",
     metadata,
     Column("name", String(40), primary_key=True),
-    Column("holder", String(255)),  # a process in words; null while the role is free
-    Column("epoch", BigInteger, nullable=False),  # how often it was taken
+    Column("holder", String(255)),  # text that names a process; null while the role is free
+    Column("epoch", BigInteger, nullable=False),  # number of takeovers
     Column("expires_at", UtcDateTime),  # by the clock of the database
 )

@@ -1,4 +1,4 @@
-"""INSERT that leaves existing rows alone, replaces or adds to them; the row that one stored."""
+"""INSERT that skips existing rows, replaces them or adds to them; the inserted row as a value."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _INSERTS: Mapping[str, Callable[[Table], Any]] = {
 
 
 def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert those of the rows whose keys are free, by one statement; return how many those were.
+    """Insert the rows with free keys in one statement; return their number.
 
-    A transaction that is just inserting the same key is waited for.
+    Waits for a concurrent transaction that inserts the same key.
     """
-    # A statement with a list of rows is compiled at each call, one with a single row once.
+    # A statement with a list of rows is compiled at each call, a statement with one row once.
     values = dict(rows[0]) if len(rows) == 1 else [dict(row) for row in rows]
     statement = _INSERTS[connection.dialect.name](table).values(values).on_conflict_do_nothing()
-    # Without this option the count of an INSERT is gone once psycopg's cursor is closed.
+    # Without this option the row count of an INSERT is lost when psycopg's cursor closes.
     counted = statement.execution_options(preserve_rowcount=True)
     return connection.execute(counted).rowcount
 
@@ -36,14 +36,14 @@ def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[s
 def insert_or_replace(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **computed: Any
 ) -> None:
-    """Insert rows, or replace all else of those with the same primary key.
+    """Insert rows; if a row has an existing primary key, replace the stored columns.
 
     Args:
         connection: a transaction.
         table: the table.
-        rows: values of the same columns each; with none nothing is done.
-        computed: expressions for further columns, the same objects each time: the statement is
-            cached by them.
+        rows: each has values of the same columns; an empty sequence does nothing.
+        computed: expressions for further columns. Pass the same objects each time: they are part of
+            the key under which the statement is cached.
     """
     if not rows:
         return
@@ -52,7 +52,7 @@ def insert_or_replace(
     connection.execute(statement, [dict(row) for row in rows])
 
 
-@lru_cache  # a report replaces rows twice, and to build the statement takes longer than the insert
+@lru_cache  # a report replaces rows twice, and building the statement takes longer than the insert
 def _replacement(
     dialect: str,
     table: Table,
@@ -70,12 +70,13 @@ def _replacement(
 
 
 def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows, or add all else to the numbers of those with the same primary key.
+    """Insert rows; if a row has an existing primary key, add its other columns to the stored ones.
 
     Args:
         connection: a transaction.
         table: the table.
-        rows: values of the same columns each, no two with the same key; with none nothing is done.
+        rows: each has values of the same columns, no two the same key; an empty sequence does
+            nothing.
     """
     if not rows:
         return
@@ -87,12 +88,11 @@ def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[s
 
 
 def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
-    """Return a row that was just inserted, without a query; each of its fields is a column.
+    """Return a row that was just inserted, without a query.
 
     Args:
-        row: its type.
-        values: what was given for each column, as a query returns it; the others have their
-            default.
+        row: its type; each of its fields is a plain column.
+        values: inserted values by column, as a query returns them; other columns get their default.
     """
     return row(*(values.get(name, default) for name, default in _defaults(row.columns())))
 

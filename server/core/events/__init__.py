@@ -1,1 +1,1 @@
-"""What happened: the events table and its tail."""
+"""Events: their table, and the tail that streams new ones."""

@@ -1,12 +1,12 @@
-"""Notices: the newest state of what changes often, for live views; not part of the audit log.
+"""Notices: frequently changing state for live views, newest only; not part of the audit log.
 
-A notice replaces the former one of its job, kind and part, so the table does not grow with time,
-and the newest ones are all that a client needs that missed some.
+A notice replaces the former one of its job, kind and part. So the table does not grow with time,
+and a client that missed some needs only the newest ones.
 
 `seq` orders the changes for the tail. Writers of different jobs do not wait for each other, so on
-PostgreSQL it is the id of the transaction: what has an id below the oldest running transaction is
-visible for good, and what has a higher one is read again until then. SQLite has one writer at a
-time: it counts, and keeps the highest number of a deleted row, so that no number is given twice.
+PostgreSQL `seq` is the id of the transaction: rows with an id below the oldest running transaction
+are complete, and rows with a higher one are read again until they are. SQLite has one writer at a
+time: there `seq` counts, and the highest `seq` of a deleted row is kept, so that none is reused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trainyard.protocol.rest.events import NOTICE_KIND_OF
 
 @dataclass(frozen=True, slots=True)
 class StoredNotice(TypedRow):
-    """A notice as a row; its data stay the JSON text that is stored."""
+    """A notice as a row; its data stay JSON text."""
 
     table: ClassVar[Table] = notices
     at: datetime
@@ -60,7 +60,7 @@ class StoredNotice(TypedRow):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The primary key: a later notice with it replaces this one."""
+        """The primary key; a later notice with the same key replaces this one."""
         return self.job_id, self.kind, self.part
 
     @property
@@ -74,7 +74,7 @@ _VIEW_NAMES = tuple(f.name for f in fields(StoredNotice) if f.name not in {"part
 
 
 class NoticeCursor:
-    """Reads each change once, for one tail."""
+    """Position of one tail in the notices: reads each change once."""
 
     def __init__(self) -> None:
         self._from = 0
@@ -82,12 +82,12 @@ class NoticeCursor:
         self._next = self._from, self._seen
 
     def start(self, connection: Connection) -> None:
-        """Begin after what is there."""
+        """Start after the present notices."""
         self.skip(connection)
         self.advance()
 
     def skip(self, connection: Connection) -> None:
-        """Let the next `advance` pass what is there, unread."""
+        """Let the next `advance` pass the present notices unread."""
         settled = _settled(connection)
         key = notices.c.job_id, notices.c.kind, notices.c.part, notices.c.seq
         rows = connection.execute(select(*key).where(notices.c.seq >= settled))
@@ -95,7 +95,7 @@ class NoticeCursor:
 
     def read(self, connection: Connection) -> list[StoredNotice]:
         """Return the notices that changed since the last `advance`, in order."""
-        settled = _settled(connection)  # first: what is settled now is in the rows that follow
+        settled = _settled(connection)  # before the rows, so that they contain all settled changes
         query = StoredNotice.select().where(notices.c.seq >= self._from)
         rows = StoredNotice.all(connection, query.order_by(notices.c.seq))
         new = [row for row in rows if (row.key, row.seq) not in self._seen]
@@ -103,25 +103,25 @@ class NoticeCursor:
         return new
 
     def advance(self) -> None:
-        """Pass what was read: it has been handed over, and no error can lose it any more."""
+        """Pass the notices that were read; call it once no error can lose them."""
         self._from, self._seen = self._next
 
 
 def notify(context: Context, connection: Connection, subject: Subject, data: EventData) -> None:
-    """Store the newest state of something of a job, in place of the former one."""
+    """Store a notice of a job; it replaces the one with the same key."""
     notify_all(context, connection, [(subject, data)])
 
 
 def notify_all(
     context: Context, connection: Connection, new: Iterable[tuple[Subject, EventData]]
 ) -> None:
-    """Store notices by one statement; callers sort them by job, so that none waits crosswise."""
+    """Store notices in one statement; callers sort them by job to prevent deadlocks."""
     rows = [_row(context, subject, data) for subject, data in new]
     insert_or_replace(connection, notices, rows, seq=_next(connection.dialect.name))
 
 
 def forget(connection: Connection, job_id: str, *, part: str | None = None) -> None:
-    """Delete the notices of a job or operation that is gone or has ended."""
+    """Delete the notices of a deleted job, or one `part` of them, such as an ended operation."""
     if connection.dialect.name == "sqlite":
         connection.execute(update(deleted_notices).values(last_seq=_newest()))
     stale = delete(notices).where(notices.c.job_id == job_id)
@@ -131,7 +131,7 @@ def forget(connection: Connection, job_id: str, *, part: str | None = None) -> N
 def read_notices(
     connection: Connection, *, since: datetime, job_id: str | None
 ) -> list[StoredNotice]:
-    """Return the notices that changed at a moment or later, of one job or of all."""
+    """Return the notices that changed at or after `since`, of one job or of all."""
     query = StoredNotice.select().where(notices.c.at >= since)
     if job_id is not None:
         query = query.where(notices.c.job_id == job_id)
@@ -167,7 +167,7 @@ def _next(dialect: str) -> ColumnElement[int]:
 
 
 def _settled(connection: Connection) -> int:
-    """Return the number below which no further change can appear."""
+    """Return the `seq` below which no further change can appear."""
     return int(connection.execute(_select_settled(connection.dialect.name)).scalar_one())
 
 
@@ -179,10 +179,10 @@ def _select_settled(dialect: str) -> Select[Any]:
 
 
 def _newest() -> ColumnElement[int]:
-    """The highest number that was given on SQLite, to a row that is there or was deleted."""
+    """Return the highest `seq` given on SQLite, also to deleted rows."""
     present = select(func.coalesce(func.max(notices.c.seq), 0)).scalar_subquery()
     return func.max(present, select(deleted_notices.c.last_seq).scalar_subquery())
 
 
 def _number(transaction_id: ColumnElement[Any]) -> ColumnElement[int]:
-    return cast(cast(transaction_id, Text), BigInteger)  # an xid8 has no other way to a number
+    return cast(cast(transaction_id, Text), BigInteger)  # an xid8 converts to a number only by text

@@ -1,4 +1,4 @@
-"""Shares of what one process serves at a time, so that no token takes it from the others."""
+"""Fair sharing of a process's places for streams and long polls among tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a place: a token, from an address."""
+    """The holder of a place: a token, used from an address."""
 
     token_id: str
     address: str | None = None
-    """As it is counted; None where the address is that of a proxy, whose clients it stands for."""
+    """Key of the address (`counted_as`); None for a proxy, which stands for many clients."""
 
 
 @dataclass(frozen=True)
 class ShareLimits:
-    """Most places of each kind."""
+    """Most places in total, of one token and of one address."""
 
     total: int
     per_token: int
@@ -27,25 +27,25 @@ class ShareLimits:
 
 
 class NoPlaceError(Exception):
-    """Every place is held, and none of the holders has more than its part."""
+    """Every place is held, and no holder has more than its share."""
 
 
 def gives_way(
     open_now: Sequence[tuple[Holder, object]], new: Holder, limits: ShareLimits
 ) -> object | None:
-    """Return which place a new one takes; None where there is room.
+    """Return the place that a new one replaces, or None while there is room.
 
-    Of a token that has all of its places the oldest one gives way, also where its address or the
-    process is full. Else that is the oldest of the token that holds the most, so that tokens share
-    equally.
+    A token at its limit replaces its own oldest place, even if its address or the process is full.
+    Otherwise, if one of those is full, the token with the most places gives up its oldest one, so
+    that tokens share equally.
 
     Args:
         open_now: holders and their places, the oldest first.
-        new: the holder of one more.
+        new: the holder of the new place.
         limits: most places.
 
     Raises:
-        NoPlaceError: all are held, and no token has two more than this one.
+        NoPlaceError: all places are held, the new holder has none, and no token has more than one.
     """
     mine = [each for each in open_now if each[0].token_id == new.token_id]
     if len(mine) >= limits.per_token:
@@ -69,7 +69,7 @@ def _of_heaviest(some: Sequence[tuple[Holder, object]], new: Holder) -> object:
 
 
 class Waits:
-    """Counts what waits in this process by its holder: one has at most a number of waits at once.
+    """Counts the waits in this process by holder, and limits those of each holder.
 
     Its methods run in the event loop.
     """
@@ -80,7 +80,7 @@ class Waits:
 
     @contextmanager
     def turn(self, holder: str) -> Iterator[bool]:
-        """Count a wait until the block ends; False where the holder has no more of them."""
+        """Count a wait until the block ends; yield False if the holder is at its limit."""
         if self._counted[holder] >= self._most:
             yield False
             return

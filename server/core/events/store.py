@@ -1,4 +1,4 @@
-"""The events table, the audit log: appended in commit order, and kept as long as the job."""
+"""The events table, which is the audit log: appended in commit order, kept as long as the job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_MESSAGE = 2000
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event that is to be stored; its data decide its kind."""
+    """An event to store; the type of its data determines its kind."""
 
     data: EventData
     actor: Actor
@@ -32,30 +32,30 @@ class NewEvent:
 
 _TOUCH = update(jobs).where(jobs.c.id == bindparam("of_job"))
 _TOUCH_AND_LOCK = _TOUCH.returning(func.pg_advisory_xact_lock(EVENTS_LOCK))
-"""On PostgreSQL, as `Database.lock_events` after the update, without a message of its own."""
+"""On PostgreSQL: the update and `Database.lock_events` in one message."""
 _INSERT = insert(events)
 
 
 def append_event(context: Context, connection: Connection, event: NewEvent) -> None:
-    """Store that something happened."""
+    """Store one event."""
     append_events(context, connection, [event])
 
 
 def append_events(
     context: Context, connection: Connection, new: Sequence[NewEvent], *, touched: bool = False
 ) -> None:
-    """Store what happened, in this order, by as many statements as for one event.
+    """Store events in this order, with as many statements as for one event.
 
-    From here to its end the transaction keeps other writers of events waiting, so that ids follow
-    commits and a tail of the table misses nothing. So that two transactions never wait for each
-    other, one that touches a job's records locks the job before its first event
-    (`lifecycle.lock_job`), and touches no other job after it.
+    From here to its end the transaction blocks other writers of events, so that ids follow commits
+    and a tail of the table misses nothing. To prevent deadlocks, a transaction that changes a job's
+    records locks the job before its first event (`lifecycle.lock_job`), and changes no other job
+    after that event.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a writing transaction.
-        new: what happened.
-        touched: whether the transaction has set `updated_at` of their jobs already.
+        new: the events.
+        touched: whether the transaction has already set `updated_at` of their jobs.
     """
     now = context.now()
     job_ids = {event.subject.job_id for event in new} - {None}
@@ -64,7 +64,7 @@ def append_events(
         touch = {"of_job": job_ids.pop(), "updated_at": now}
         if context.database.is_sqlite:
             connection.execute(_TOUCH, touch)
-        else:  # a job that is gone has no row, and locks nothing
+        else:  # a deleted job has no row, so the statement takes no lock
             locked = connection.execute(_TOUCH_AND_LOCK, touch).first() is not None
     elif job_ids and not touched:
         connection.execute(update(jobs).where(jobs.c.id.in_(job_ids)).values(updated_at=now))

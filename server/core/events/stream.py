@@ -1,4 +1,4 @@
-"""One client's stream of events: what it missed, then what happens, once each and in order."""
+"""One client's stream of events: missed ones, then new ones, each once and in order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from server.core.events.tail import (
 )
 
 OVERLAP = timedelta(seconds=60)
-"""So far clocks of servers may differ, and a transaction may last."""
+"""Largest difference between servers' clocks plus the duration of a transaction."""
 GIVEN_WAY_MILLISECONDS = 60_000
-"""Pause of a client whose stream has given way to another one."""
+"""Reconnection delay of a client after its stream gave way to another one."""
 MAX_REPLAYED = 10_000
-"""Events that a client may have missed; after more, to read afresh costs less."""
+"""Most missed events that are replayed; beyond that, a reload costs less."""
 
 
 async def follow(
@@ -39,11 +39,11 @@ async def follow(
     job_id: str | None,
     holder: Holder = NO_TOKEN,
 ) -> AsyncGenerator[bytes]:
-    """Yield the frames of one stream, several at a time where several wait.
+    """Yield the frames of one stream; waiting frames are joined.
 
-    It begins after `last_event_id`, or now. When that event is gone or lies too far back, or the
-    client is too slow for what happens, a `reset` follows: the client reads afresh what it shows.
-    One that gives way to another stream ends with a longer pause: else the two would take turns.
+    It starts after `last_event_id`, or now. A `reset` is sent if that event is deleted or too old,
+    or if the client is too slow: the client then reloads its state. A stream that gives way to
+    another one ends with a longer reconnection delay, or the two would alternate.
     """
     with tail.subscription(job_id=job_id, holder=holder) as subscription:
         # An id alone moves the client's Last-Event-ID and shows nothing.
@@ -91,8 +91,8 @@ async def _live(
         if subscription.overflowed:
             yield _reset(tail.position)
             return
-        # A client may come from a process whose tail was ahead. What waits goes out at once: a
-        # thousand clients cost by the number of their writes.
+        # The client may have come from a process with a tail that was ahead. All waiting frames go
+        # out in one write, because the cost of a thousand clients is that of their writes.
         content = b"".join(f.content for f in frames if f.id is None or f.id > sent)
         if content:
             yield content
@@ -103,7 +103,7 @@ def _reset(position: int) -> bytes:
 
 
 def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | None:
-    """Return when a client's last event happened; None where what followed is not replayed."""
+    """Return the time of a client's last event, or None if the later events cannot be replayed."""
     if newest - last_event_id > MAX_REPLAYED:
         return None
     with context.database.read() as connection:
@@ -111,10 +111,10 @@ def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | No
 
 
 def _changed(context: Context, since: datetime, job_id: str | None) -> list[StreamMessage]:
-    """Return the notices that a client may have missed, which the events it missed may overtake.
+    """Return the notices that a client may have missed; the caller sends the events after them.
 
-    Their times come from the clocks of several servers and from before the end of a transaction,
-    so some are sent twice: a notice is a state, and a repeat changes nothing.
+    Notice times come from several servers' clocks and precede the commit, so the period overlaps
+    and some notices are sent twice. That is harmless: a notice is a state.
     """
     since -= OVERLAP
     with context.database.read() as connection:

@@ -1,4 +1,4 @@
-"""The tail of events and notices: one thread a process hands what is new to every stream."""
+"""The tail of events and notices: one thread per process hands new ones to every stream."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from server.core.events.shares import Holder, NoPlaceError, ShareLimits, gives_w
 logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 0.05
-"""Pause between two looks while events come, with few clients."""
+"""Pause between two polls while events arrive, with few clients."""
 CLIENT_SECONDS = 0.00025
-"""Part of that pause for each client: what comes within it is one write to each of them, so that a
-thousand clients take a part of a core however much happens."""
+"""Share of that pause per client. Messages of one pause are one write to each client, so a thousand
+clients take only part of a core at any rate of events."""
 IDLE_SECONDS = 0.25
-"""Pause while none came for the last second."""
+"""Pause after a second without events."""
 AWAY_SECONDS = 1.0
 """Pause after the database did not answer."""
 BATCH = 500
-"""Events that one look reads."""
+"""Events read by one poll."""
 QUEUE = 1000
-"""Events that may wait for one client; a slower one has to start anew. Notices do not count: of
-each key only the newest waits, so a client cannot fall behind by them."""
+"""Events that may wait for one client; with more, it must start anew. Notices do not count: only
+the newest of each key waits, so a client cannot fall behind by them."""
 LIMITS = ShareLimits(total=1000, per_token=100, per_address=250)
-"""Streams of one process: a thousand cost a fifth of a core where a job or several change 32 times
-a second. A token has a tenth of them, an address a quarter."""
+"""Streams of one process. A thousand cost a fifth of a core while jobs change 32 times a second. A
+token may have a tenth of them, an address a quarter."""
 NO_TOKEN = Holder("")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent(TypedRow):
-    """An event as a row; its data stay the JSON text that is stored."""
+    """An event as a row; its data stay JSON text."""
 
     table: ClassVar[Table] = events
     id: int
@@ -72,38 +72,38 @@ _NAMES = tuple(field.name for field in fields(StoredEvent))
 
 @dataclass(frozen=True)
 class StreamMessage:
-    """One event or notice as it goes over the wire, encoded once for all clients."""
+    """An event or notice in its wire format, encoded once for all clients."""
 
     id: int | None
-    """Id of the event; a notice has none, and leaves the client's position as it is."""
+    """Id of the event; None for a notice, which does not move the client's position."""
     key: Hashable
-    """A later message with this key replaces this one while it waits: id or key of the row."""
+    """Id or key of the row; a later message with the same key replaces this one while it waits."""
     job_id: str | None
     content: bytes
 
 
 class Subscription:
-    """What waits for one client. Its methods run in the client's event loop."""
+    """The messages that wait for one client. Its methods run in the client's event loop."""
 
     def __init__(self, *, position: int, job_id: str | None, holder: Holder) -> None:
         self.holder = holder
-        """Whose it is."""
+        """The client's token and address."""
         self.gave_way = False
-        """Whether another stream has its place."""
+        """Whether another stream took its place."""
         self.position = position
-        """Id of the newest event when it began: it brings every later one."""
+        """Id of the newest event at its start; it receives every later one."""
         self.overflowed = False
-        """Whether the client was so slow that events were dropped."""
+        """Whether events were dropped because the client was too slow."""
         self.ended = False
-        """Whether nothing will come any more."""
+        """Whether no more messages will arrive."""
         self._job_id = job_id
         self._waiting: dict[Hashable, StreamMessage] = {}
-        self._events = 0  # of those that wait
+        self._events = 0  # number of waiting events
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     async def take(self) -> Sequence[StreamMessage]:
-        """Wait until a message came or the subscription ended; return what came, in order."""
+        """Wait for messages or the end of the subscription; return the messages in order."""
         await self._changed.wait()
         self._changed.clear()
         taken, self._waiting, self._events = tuple(self._waiting.values()), {}, 0
@@ -115,7 +115,7 @@ class Subscription:
         return self._loop
 
     def add(self, messages: Sequence[StreamMessage]) -> None:
-        """Accept those of the messages that are for this client."""
+        """Queue the messages that concern this client."""
         if self._job_id is not None:
             messages = [message for message in messages if message.job_id == self._job_id]
         if not messages:
@@ -130,7 +130,7 @@ class Subscription:
         self._changed.set()
 
     def give_way(self) -> None:
-        """End it, because another stream has its place."""
+        """End the subscription, because another stream took its place."""
         self.gave_way = True
         self.end()
 
@@ -151,10 +151,10 @@ class Tail:
         self._thread = threading.Thread(target=self._run, name="events-tail", daemon=True)
         self._notices = NoticeCursor()
         self.position = 0
-        """Id of the newest event that was handed over."""
+        """Id of the newest event that was handed to the streams."""
 
     def start(self) -> None:
-        """Begin after the newest event."""
+        """Start after the newest event."""
         with self._context.database.read() as connection:
             self.position = newest_id(connection)
             self._notices.start(connection)
@@ -173,11 +173,11 @@ class Tail:
         return len(self._subscriptions)
 
     def check_room(self, holder: Holder) -> None:
-        """Refuse a stream that no other one can give way to.
+        """Check that a holder may open a stream, perhaps by ending another one.
 
         Raises:
-            UnavailableError: this process serves as many streams as it can, and of no token more
-                than of this one.
+            UnavailableError: the process or the address is full, and no token has more than its
+                share of the streams.
         """
         with self._lock:
             self._place_of(holder)
@@ -186,9 +186,9 @@ class Tail:
     def subscription(
         self, *, job_id: str | None, holder: Holder = NO_TOKEN
     ) -> Iterator[Subscription]:
-        """Hand every event after this moment to the subscription, until the block ends.
+        """Hand every event from now on to the subscription, until the block ends.
 
-        Where its holder, or the process, has all of its streams, an older one ends.
+        If the holder, its address or the process is at its limit, an older stream ends.
         """
         with self._lock:
             former = self._place_of(holder)
@@ -208,7 +208,7 @@ class Tail:
             place = gives_way([(s.holder, s) for s in self._subscriptions], holder, LIMITS)
         except NoPlaceError:
             raise UnavailableError(
-                f"{self.clients} streams are open, and no token has more than its part; try again "
+                f"{self.clients} streams are open, and no token has more than its share; try again "
                 "soon"
             ) from None
         assert place is None or isinstance(place, Subscription)
@@ -220,7 +220,7 @@ class Tail:
         while not self._stopped.wait(pause):
             try:
                 found = self._look()
-            except Exception:  # most likely the database is away; streams wait, and none ends
+            except Exception:  # most likely the database is down; streams wait and do not end
                 logger.exception("the tail of the events could not be read")
                 pause = AWAY_SECONDS
                 continue
@@ -235,19 +235,19 @@ class Tail:
             self._skip()
             return False
         with self._context.database.read() as connection:
-            # Before the events: of an event and a notice that it overtakes, the event comes last.
+            # Notices before events: an event may supersede a notice, and must then come last.
             changed = [notice_frame(row) for row in self._notices.read(connection)]
             happened = read_frames(connection, after=self.position)
-        self._notices.advance()  # not before the events are read as well, which may fail
+        self._notices.advance()  # only after reading the events, which may fail
         if not changed and not happened:
             return False
-        with self._lock:  # whoever subscribes gets either the position before, and these, or after
+        with self._lock:  # a new stream starts before these messages and gets them, or after them
             self.position = next((f.id for f in reversed(happened) if f.id), self.position)
             self._in_loops(partial(_add_to, messages=[*changed, *happened]))
         return True
 
     def _in_loops(self, call: Callable[[Subscription], None]) -> None:
-        """Have the event loops of the clients call a function for each, in one callback a loop."""
+        """Call a function for each subscription in its event loop, by one callback per loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Subscription]] = {}
         for subscription in self._subscriptions:
             by_loop.setdefault(subscription.loop, []).append(subscription)
@@ -255,12 +255,12 @@ class Tail:
             loop.call_soon_threadsafe(_call_for_each, call, some)
 
     def _skip(self) -> None:
-        """Pass what is new without reading it, where no client would get it."""
+        """Advance without reading while no client is connected."""
         with self._context.database.read() as connection:
             self._notices.skip(connection)
             newest = newest_id(connection)
         with self._lock:
-            if not self._subscriptions:  # else the first one has the former position
+            if not self._subscriptions:  # a stream that just opened starts at the former position
                 self.position = newest
                 self._notices.advance()
 
@@ -277,14 +277,14 @@ def _add_to(subscription: Subscription, *, messages: Sequence[StreamMessage]) ->
 
 
 def newest_id(connection: Connection) -> int:
-    """Return the id of the newest event; 0 when there is none."""
+    """Return the id of the newest event, or 0 without events."""
     return connection.scalar(select(func.max(events.c.id))) or 0
 
 
 def read_frames(
     connection: Connection, *, after: int, up_to: int | None = None, job_id: str | None = None
 ) -> list[StreamMessage]:
-    """Return the next events after an id, at most `BATCH` of them, in order."""
+    """Return the next events after an id in order, at most `BATCH`."""
     query = StoredEvent.select().where(events.c.id > after)
     if up_to is not None:
         query = query.where(events.c.id <= up_to)
@@ -295,7 +295,7 @@ def read_frames(
 
 
 def notice_frame(row: StoredNotice) -> StreamMessage:
-    """Return a notice as it goes over the wire."""
+    """Return a notice in its wire format."""
     data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
     return StreamMessage(None, row.key, row.job_id, b"data: %s\n\n" % data)
 

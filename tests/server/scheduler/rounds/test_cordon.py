@@ -76,7 +76,7 @@ def test_an_xid_of_broken_hardware_cordons_at_once_and_what_runs_goes_on(
     assert [tuple(row) for row in rows] == [
         (
             "server",
-            "a: nothing new is placed; what runs goes on to its end "
+            "a: nothing new is placed; running jobs finish "
             "(GPU-a: Xid 79, the GPU has fallen off the bus)",
         )
     ]
