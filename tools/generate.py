@@ -9,7 +9,12 @@ from pathlib import Path
 
 from server.app.factory import openapi_text
 from tools.periodic_docs import periodic_markdown
-from tools.spec_docs import environment_markdown, job_schema_text, spec_markdown
+from tools.spec_docs import (
+    environment_markdown,
+    job_schema_text,
+    spec_markdown,
+    spec_trainer_markdown,
+)
 from tools.strategy_docs import strategy_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/environment.md": environment_markdown,
     "docs/periodic.md": periodic_markdown,
+    "docs/spec-trainer.md": spec_trainer_markdown,
     "docs/spec.md": spec_markdown,
     "docs/strategy.md": strategy_markdown,
     "tests/library/spec/job.schema.json": job_schema_text,

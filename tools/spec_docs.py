@@ -13,32 +13,70 @@ from trainyard.spec.sections.program import CodeSection, EnvironmentSection, Pro
 
 HEAD = """# The job spec
 
-A job spec is one TOML, YAML or JSON document. Every field but `program.command` has a default, so
-an empty document is a legal job; an unknown field, a wrong type, NaN and infinity are refused. A
-field is written by its dotted path, as in `trainyard submit job.toml --set training.steps=200`.
+A job spec is one TOML, YAML or JSON document that describes a job. Every field except
+`program.command` has a default, so an empty document is a legal job.
+
+```toml
+name = "first"
+
+[training]
+steps = 200
+
+[resources]
+world_size = 2
+```
+
+```
+trainyard submit job.toml --set training.steps=400   # a field by its dotted path
+```
+
+Unknown fields, wrong types, NaN and infinity are refused. This page lists the fields of every job;
+those of the built-in trainer are on [a page of their own](spec-trainer.md).
+"""
+
+TRAINER_HEAD = """# The job spec of the built-in trainer
+
+These sections of a [job spec](spec.md) describe model, data and training. A job that runs a
+[program](programs.md) has none of them.
+
+```toml
+[model]
+family = "llama3"
+size = "debug"
+
+[parallelism]
+dp_shard = 2
+```
 """
 
 ENVIRONMENT_HEAD = """# Environment variables of a job
 
-`env` of a spec sets variables of its ranks. Many variables make a program run a command, load a
-library or write a file: `PYTHONWARNINGS` imports a module, and with `BROWSER` it starts a shell.
-Where jobs bring no code of their own, which is the default, a job therefore sets only the variables
-of this page, each to a value of the kind named. They tune and trace NCCL, gloo, threads, torch's
-logs and allocators, and CUDA; none names a file, a program, a library, a plugin or a host.
+`env` of a spec sets environment variables of the job's ranks:
 
-With `TRAINYARD_ALLOW_CODE=true` for the server and its workers any variable is legal but those that
-the launcher sets itself (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`, `TRAINYARD_*`,
-`AWS_*`, ...). Variables of the worker's own environment are inherited by ranks, so whoever runs a
-node can set the others for all of its jobs. What belongs to another launch is left out, so that a
-worker may run next to the ranks of an outer job or in an allocation: `RANK`, `WORLD_SIZE`,
-`NODE_RANK`, `NNODES`, `NUM_NODES`, `NPROC_PER_NODE`, `CROSS_*`, `LOCAL_*`, `GROUP_*`, `ROLE_*`,
-`MASTER_*`, `TORCHELASTIC_*`, `PET_*`, `ACCELERATE_*`, `FSDP_*`, the variables of Slurm, LSF, PBS,
-Flux, MPI, Horovod, SageMaker and Azure Batch, `TF_CONFIG`, `NCCL_COMM_ID`, and those with which JAX
-finds its processes. A job whose `env` names one that is not reserved gets it.
+```toml
+[env]
+NCCL_DEBUG = "INFO"
+```
+
+By default jobs bring no code of their own. Such a job sets only the variables of this page, each to
+a value of the kind named. They tune and trace NCCL, gloo, threads, torch's logs and allocators, and
+CUDA; none names a file, a program, a library, a plugin or a host. Other variables could make a
+program run a command, load a library or write a file: `PYTHONWARNINGS` imports a module, and with
+`BROWSER` it starts a shell.
+
+With `TRAINYARD_ALLOW_CODE=true` for the server and its workers any variable is legal, except those
+that the launcher sets itself (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`,
+`TRAINYARD_*`, `AWS_*`, ...). Ranks inherit variables of the worker's own environment, so whoever
+runs a node can set the others for all of its jobs. Ranks do not inherit variables of another
+launch, so that a worker may run next to the ranks of an outer job or in an allocation: `RANK`,
+`WORLD_SIZE`, `NODE_RANK`, `NNODES`, `NUM_NODES`, `NPROC_PER_NODE`, `CROSS_*`, `LOCAL_*`, `GROUP_*`,
+`ROLE_*`, `MASTER_*`, `TORCHELASTIC_*`, `PET_*`, `ACCELERATE_*`, `FSDP_*`, the variables of Slurm,
+LSF, PBS, Flux, MPI, Horovod, SageMaker and Azure Batch, `TF_CONFIG`, `NCCL_COMM_ID`, and those with
+which JAX finds its processes. `env` of a job can still set those that the launcher does not set.
 
 The server refuses a new job, a plan, a fork and a resume with another variable or value. The
-supervisor of a node checks the spec again before it starts a process. A job that was stored when
-more was allowed stays readable; when it would start, it ends as `failed` with the reason
+supervisor of a node checks the spec again before it starts a process. A job that was stored under a
+wider rule stays readable; when it is due to start, it ends as `failed` with the reason
 `not_allowed`, which is never retried.
 """
 
@@ -58,40 +96,55 @@ def job_schema_text() -> str:
 
 
 def spec_markdown() -> str:
-    """Return the page: every field with type, default, unit and help."""
+    """Return the page: the fields of every job, with type, default, unit and help."""
     schema = JobSpec.model_json_schema()
     defaults = JobSpec().model_dump(mode="json")
-    fields = JobSpec.model_fields
-    sections = {
-        name: field.annotation
-        for name, field in fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, SpecModel)
-    }
-    own = [name for name in fields if name not in sections and name != "program"]
+    sections = _sections()
+    own = [name for name in JobSpec.model_fields if name not in sections and name != "program"]
     tables = ["## The job itself", _table(schema, own, defaults=defaults, definitions={})]
     tables += _program_tables(schema["$defs"])
-    for name, section in sections.items():
-        properties = schema["$defs"][section.__name__]
-        tables += [
-            f"## `{name}`",
-            _one_line(section.__doc__ or ""),
-            _table(
-                properties,
-                section.model_fields,
-                defaults=defaults[name],
-                definitions=schema["$defs"],
-                path=f"{name}.",
-            ),
-        ]
+    tables += _section_tables(name for name in sections if name not in TRAINER_SECTIONS)
     return "\n\n".join([HEAD.strip(), *tables]) + "\n"
 
 
+def spec_trainer_markdown() -> str:
+    """Return the page: every field of the trainer's sections with type, default, unit and help."""
+    tables = _section_tables(name for name in _sections() if name in TRAINER_SECTIONS)
+    return "\n\n".join([TRAINER_HEAD.strip(), *tables]) + "\n"
+
+
+def _sections() -> Mapping[str, type[SpecModel]]:
+    """Return the sections of the spec by name, except `program`."""
+    return {
+        name: field.annotation
+        for name, field in JobSpec.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, SpecModel)
+    }
+
+
+def _section_tables(names: Iterable[str]) -> Iterator[str]:
+    """Yield heading, help and table of each section."""
+    definitions = JobSpec.model_json_schema()["$defs"]
+    defaults = JobSpec().model_dump(mode="json")
+    for name in names:
+        section = _sections()[name]
+        yield f"## `{name}`"
+        yield _one_line(section.__doc__ or "")
+        yield _table(
+            definitions[section.__name__],
+            section.model_fields,
+            defaults=defaults[name],
+            definitions=definitions,
+            path=f"{name}.",
+        )
+
+
 def _program_tables(definitions: Schema) -> Iterator[str]:
-    """Yield the section that takes the place of others, and the sections inside it."""
+    """Yield the section that replaces those of the trainer, and the sections inside it."""
     yield "## `program`"
     yield (
-        "A program of the user's own in place of the built-in trainer ([how](programs.md)). With "
-        "it the sections of the trainer are left out: "
+        "A program of the user's own instead of the built-in trainer ([how](programs.md)). It has "
+        "no sections of the trainer: "
         f"{', '.join(f'`{name}`' for name in TRAINER_SECTIONS)}."
     )
     inner: dict[str, type[SpecModel]] = {"code": CodeSection, "environment": EnvironmentSection}

@@ -35,7 +35,7 @@ def register(
     """Register the node, waiting as long as it takes; return the server's answer.
 
     It waits for the server, and while the server holds that another worker serves the node, as
-    after a reboot (docs/lifecycle.md, 46). Afterwards `api` carries the node's token.
+    after a reboot (docs/lifecycle-failures.md, 46). Afterwards `api` carries the node's token.
 
     Raises:
         ValueError: the node has neither a token of its own nor one to join with that is kept as it

@@ -163,7 +163,7 @@ def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> RunAs 
     """
     if os.geteuid() == 0 and not in_user_namespace():
         logger.warning(
-            "the worker is root%s; run it as a user of its own (docs/worker.md)",
+            "the worker is root%s; run it as a user of its own (docs/worker-processes.md)",
             "" if settings.run_as else ", and so is code of jobs",
         )
     if not settings.run_as:

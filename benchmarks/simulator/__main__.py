@@ -5,7 +5,8 @@
         [--known nothing history bounds] [--database sqlite]
 
 Prints a line of JSON for each figure of each shape, and exits with 1 when one misses its target; so
-does a single decision that puts off the head of the queue. docs/benchmarks.md explains the figures.
+does a single decision that puts off the head of the queue. docs/benchmarks-scheduler.md explains
+the figures.
 """
 
 from __future__ import annotations

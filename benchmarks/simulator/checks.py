@@ -16,7 +16,7 @@ from benchmarks.simulator.trace import TracedJob
 
 NEVER = float("inf")
 MAX_STARTED = 500
-"""Jobs that a round starts at most (docs/lifecycle.md, 3); more that fit start in the next one."""
+"""Most jobs that a round starts (docs/lifecycle-placing.md, 3); further ones start in the next."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
         [--database sqlite] [--check]
 
 Prints a line of JSON for each figure of each seed, and exits with 1 when one misses its target.
-`--check` runs a tiny queue, whose idle time has no target. docs/benchmarks.md explains the figures.
+`--check` runs a tiny queue, whose idle time has no target. docs/benchmarks-scheduler.md explains
+the figures.
 """
 
 from __future__ import annotations

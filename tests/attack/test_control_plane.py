@@ -1,6 +1,6 @@
 """A plain or a leaked token against the server, where the isolation of nodes makes no difference.
 
-So each attack runs once. The outcomes are those of docs/api.md, docs/lifecycle.md (35),
+So each attack runs once. The outcomes are those of docs/api.md, docs/lifecycle-operations.md (35),
 docs/retention.md and docs/imports.md.
 """
 

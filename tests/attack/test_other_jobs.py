@@ -1,6 +1,7 @@
 """A person uses a job of their own against jobs of others, at two levels of isolation.
 
-Each outcome is a line of "Commands of people" or "Compiled kernels" in docs/worker.md.
+Each outcome is a line of "Commands of people" in docs/worker-processes.md or of "Compiled kernels"
+in docs/worker.md.
 """
 
 from __future__ import annotations

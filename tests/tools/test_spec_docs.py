@@ -1,16 +1,17 @@
-"""The page of the job spec: complete, and drawn from the models alone."""
+"""The pages of the job spec: complete, and drawn from the models alone."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from tools.spec_docs import describe_type, spec_markdown
+from tools.spec_docs import describe_type, spec_markdown, spec_trainer_markdown
 from trainyard.base.model_base import SpecModel, description_of
 from trainyard.spec.job import JobSpec
 
 
 def rows() -> dict[str, list[str]]:
     """Cells of each table row, by the field in its first cell."""
-    lines = [line for line in spec_markdown().splitlines() if line.startswith("| `")]
+    pages = spec_markdown() + spec_trainer_markdown()
+    lines = [line for line in pages.splitlines() if line.startswith("| `")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return {first.strip("`"): rest for first, *rest in cells if len(rest) == 4}
 

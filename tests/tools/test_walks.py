@@ -26,8 +26,8 @@ def test_no_walk_is_longer_than_its_limits(key: str) -> None:
 
 
 def test_the_page_of_the_life_of_a_job_lists_the_files_of_a_resume() -> None:
-    page = (ROOT / "docs" / "lifecycle.md").read_text(encoding="utf-8")
-    section = page.partition("### A resume, file by file\n")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "lifecycle-resume.md").read_text(encoding="utf-8")
+    section = page.partition("## A resume, file by file\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| .* \| `(.+)` \|$", section, flags=re.MULTILINE) == WALKS["resume"].files
 
 

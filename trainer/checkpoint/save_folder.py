@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Point(StrEnum):
-    """Where a save is on one rank; docs/checkpoints.md lists what a death there leaves.
+    """Where a save is on one rank; docs/checkpoint-saves.md lists what a death there leaves.
 
     The fault tests kill a rank at each point: a new step of a save gets a point and a test.
     """

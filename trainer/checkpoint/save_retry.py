@@ -9,7 +9,7 @@ from trainer.checkpoint.pending_save import PendingSave
 from trainyard.base.backoff import Backoff, Clock, Retries
 from trainyard.protocol.manifest import SaveFailed
 
-# No jitter: rank 0 alone decides, and users read the pauses in docs/checkpoints.md.
+# No jitter: rank 0 alone decides, and users read the pauses in docs/checkpoint-saves.md.
 BACKOFF = Backoff(first=5.0, longest=300.0, jitter=0.0)
 
 

@@ -206,7 +206,7 @@ class Observation:
 
 
 class Launcher(Protocol):
-    """Starts, observes and ends the ranks of one share; the contract is in docs/worker.md.
+    """Starts, observes and ends the ranks of one share (contract: docs/worker-processes.md).
 
     The supervisor calls it from its main thread. `observe` and `stop` also work in a process that
     did not call `start`: one that reports for a supervisor that died.

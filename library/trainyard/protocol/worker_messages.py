@@ -159,7 +159,7 @@ class NodeHeartbeat(RecordModel):
     gone: tuple[str, ...] = ()
     """Ids of attempts that this node claimed and that have neither a process in the sender's data
     folder nor a last report. The server decides whether that proves their end
-    (docs/lifecycle.md, 48)."""
+    (docs/lifecycle-failures.md, 48)."""
     notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
     """Reason for the machine's announced shutdown; absent without one."""
     sample: NodeSample | None = None

@@ -1,4 +1,4 @@
-"""The worker that serves a node, and what its reports prove (docs/lifecycle.md, 45-48)."""
+"""The worker that serves a node, and what its reports prove (docs/lifecycle-failures.md, 45-48)."""
 
 from __future__ import annotations
 

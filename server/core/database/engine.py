@@ -71,7 +71,7 @@ WRITERS = 2
 
 One computes while the other waits for an answer. More writers do not store more reports: the
 interpreter runs one thread at a time, rows stay locked for longer, and readers wait behind all
-writers (docs/benchmarks.md)."""
+writers (docs/benchmarks-server.md)."""
 
 
 class LeadLostError(Exception):

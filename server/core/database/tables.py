@@ -387,7 +387,7 @@ liveness = Table(
     Column("up_since", UtcDateTime, nullable=False),
 )
 
-# One row: the scheduler that leads (docs/lifecycle.md, 3).
+# One row: the scheduler that leads (docs/lifecycle-placing.md, 3).
 leaders = Table(
     "leaders",
     metadata,

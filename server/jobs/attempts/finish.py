@@ -106,7 +106,7 @@ def lose_node(
     """Mark a silent share as lost, so that its attempt ends without it; the job is locked.
 
     The failure is `node_lost`. The share keeps its slots until proof of its end
-    (docs/lifecycle.md, 51).
+    (docs/lifecycle-sizes.md, 51).
     """
     lost = update(attempt_nodes).where(
         attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.node == failure.node

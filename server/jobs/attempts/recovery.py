@@ -1,4 +1,4 @@
-"""The search for unreported commits of an attempt (docs/lifecycle.md, 25)."""
+"""The search for unreported commits of an attempt (docs/lifecycle-failures.md, 25)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resume of a job: options, preview and pending launch (docs/lifecycle.md, 27-29)."""
+"""Resume of a job: options, preview and pending launch (docs/lifecycle-resume.md, 27-29)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Operations: background work that nodes claim, renew and end (docs/lifecycle.md, 31-36)."""
+"""Background work that nodes claim, renew and end (docs/lifecycle-operations.md, 31-36)."""

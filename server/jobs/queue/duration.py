@@ -118,7 +118,7 @@ def expected_durations(
     """Return the expected durations of launches by job id; None if the pace is unknown.
 
     For a job that ran before, its own newest attempt with the same layout shows the pace; for a new
-    job, attempts of the same training part (docs/lifecycle.md, 5). An unreadable job has no
+    job, attempts of the same training part (docs/lifecycle-placing.md, 5). An unreadable job has no
     expected duration, nor has a job with an unreadable layout among these attempts.
 
     Args:

@@ -1,4 +1,4 @@
-"""Waiting elastic jobs take the size that fits now (docs/lifecycle.md, 50)."""
+"""Waiting elastic jobs take the size that fits now (docs/lifecycle-sizes.md, 50)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running elastic jobs grow onto slots that no other job needs (docs/lifecycle.md, 52)."""
+"""Running elastic jobs grow onto slots that no other job needs (docs/lifecycle-sizes.md, 52)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cordons of nodes that make attempts fail repeatedly (docs/lifecycle.md, 42)."""
+"""Cordons of nodes that make attempts fail repeatedly (docs/lifecycle-placing.md, 42)."""
 
 from __future__ import annotations
 

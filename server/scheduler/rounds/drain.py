@@ -26,7 +26,7 @@ def run_drain(context: Context) -> int:
     """Order each share on a drained node to save and leave; return the number of shares.
 
     Each round compares all rows: attempts that were placed during the drain leave as well, and a
-    scheduler that takes over continues the drain (docs/lifecycle.md, 42-43).
+    scheduler that takes over continues the drain (docs/lifecycle-placing.md, 42-43).
     """
     share, attempt = attempt_nodes.c, attempts.c
     with context.database.read() as connection:
@@ -93,7 +93,7 @@ def run_slot_hours(context: Context, usage: ReadUsage = read_usage) -> int:
 def run_bounds(context: Context) -> int:
     """Order attempts that have reached their bound to save and leave; return their number.
 
-    An attempt without a claim is left to the limit on claims (docs/lifecycle.md, 7 and 58).
+    An attempt without a claim is left to the limit on claims (docs/lifecycle-placing.md, 7 and 58).
     """
     launched = (AttemptState.STARTING, AttemptState.RUNNING)
     with context.database.read() as connection:

@@ -1,4 +1,4 @@
-"""Every launcher keeps the contract of docs/worker.md, "Launchers"."""
+"""Every launcher keeps the contract of docs/worker-processes.md, "Launchers"."""
 
 from __future__ import annotations
 

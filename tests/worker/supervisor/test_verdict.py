@@ -1,4 +1,4 @@
-"""How an attempt ended, from what was seen: each rule of docs/lifecycle.md on its own."""
+"""How an attempt ended, from what was seen: each rule of docs/lifecycle-failures.md on its own."""
 
 from __future__ import annotations
 

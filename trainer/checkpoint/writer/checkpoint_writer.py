@@ -1,4 +1,4 @@
-"""The phases of a save in their order, by all ranks together (docs/checkpoints.md)."""
+"""The phases of a save in their order, by all ranks together (docs/checkpoint-saves.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a training script calls: its run in a job, or one that does nothing outside of jobs.
 
-Imports nothing but the standard library. The contract: docs/programs.md.
+Imports nothing but the standard library. The contract: docs/programs-script.md.
 """
 
 from trainyard.run.session.open_request import OpenRequest
