@@ -28,7 +28,7 @@ from server.scheduler.retention.forget_history import (
 from server.scheduler.retention.forget_jobs import JobPruner, LogPruner
 from server.scheduler.rounds.cordon import NodeWatch
 from server.scheduler.rounds.dispatch import Dispatcher
-from server.scheduler.rounds.drain import run_bounds, run_drain, run_slot_hours
+from server.scheduler.rounds.drain import order_isolation, run_bounds, run_drain, run_slot_hours
 from server.scheduler.rounds.operations import OperationKeeper
 from server.scheduler.rounds.reconcile import Reconciler
 from server.scheduler.rounds.round import Placer
@@ -51,7 +51,7 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
     placer = Placer(context, dispatcher, usage)
     fitter = SizeFitter(context, placer.queue, usage)
     spares, watch = SpareKeeper(context, dispatcher, usage), NodeWatch(context)
-    operations = OperationKeeper(context, dispatcher)
+    operations, isolation = OperationKeeper(context, dispatcher), order_isolation(context)
 
     def preempt() -> None:
         # As long as the search for sizes is not complete, a job may turn out to need no victims.
@@ -64,9 +64,9 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
 
     runs: dict[PeriodicTask, Run] = {
         tasks.RECONCILE: Reconciler(context, dispatcher, usage).run,
-        tasks.DRAIN: partial(run_drain, context),
-        tasks.SLOT_HOURS: partial(run_slot_hours, context, usage),
-        tasks.BOUNDS: partial(run_bounds, context),
+        tasks.DRAIN: partial(run_drain, context, isolation),
+        tasks.SLOT_HOURS: partial(run_slot_hours, context, isolation, usage),
+        tasks.BOUNDS: partial(run_bounds, context, isolation),
         tasks.CORDON: watch.run,
         tasks.JUDGE_AGAIN: watch.judge_again,
         tasks.REPLACE_SPARES: spares.run,

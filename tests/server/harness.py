@@ -31,7 +31,7 @@ from server.jobs.jobs.submission import submit
 from server.scheduler.elastic.fit_sizes import SizeFitter
 from server.scheduler.elastic.grow_jobs import ElasticGrower
 from server.scheduler.rounds.dispatch import Message
-from server.scheduler.rounds.drain import run_drain
+from server.scheduler.rounds.drain import order_isolation, run_drain
 from server.scheduler.rounds.operations import OperationKeeper
 from server.scheduler.rounds.reconcile import Reconciler
 from server.scheduler.rounds.round import Placer
@@ -184,7 +184,7 @@ class Harness:
 
     def empty(self) -> int:
         """Run one round of having attempts leave drained nodes."""
-        return run_drain(self.context)
+        return run_drain(self.context, order_isolation(self.context))
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock while servers are up, which beat as seldom as it is no gap."""

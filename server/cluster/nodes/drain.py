@@ -1,6 +1,6 @@
 """Draining and cordons: a node gets no new work, and its running attempts move or finish.
 
-A cordon is a drain that lets running attempts finish and has reasons (docs/lifecycle-placing.md, 42).
+A cordon is a drain that lets attempts finish, with reasons (docs/lifecycle-placing.md, 42).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Checkpoints: the catalog, retention, and commands of people (docs/lifecycle-operations.md, 36-41)."""
+"""Checkpoints: catalog, retention, commands of people (docs/lifecycle-operations.md, 36-41)."""

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import logging
+from datetime import timedelta
 
 from sqlalchemy import or_, select
-from sqlalchemy.exc import OperationalError
 
 from server.cluster.projects.quotas import read_used_up
 from server.cluster.projects.usage import ReadUsage, read_usage
 from server.core.context import Context
-from server.core.database.engine import LeadLostError
 from server.core.database.held import HAS_RANKS
 from server.core.database.slot_tables import HOLDS_SLOTS
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.isolation import Isolation
 from server.core.lifecycle import lock_job
 from server.core.subject import SCHEDULER, Actor
 from server.jobs.attempts.finish import preempt
 from trainyard.protocol.states import AttemptState, DesiredState
 
-logger = logging.getLogger(__name__)
+FAILED_PAUSE = timedelta(seconds=15)
+"""Pause after which an order that failed is given again."""
 
 
-def run_drain(context: Context) -> int:
+def order_isolation(context: Context) -> Isolation:
+    """Return what keeps a failed order from the others: it is given again after `FAILED_PAUSE`."""
+    return Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
+
+
+def run_drain(context: Context, isolation: Isolation) -> int:
     """Order each share on a drained node to save and leave; return the number of shares.
 
     Each round compares all rows: attempts that were placed during the drain leave as well, and a
@@ -49,13 +54,11 @@ def run_drain(context: Context) -> int:
             actor, because = Actor(row.name), f"{row.name} is about to go: {row.notice}"
         else:
             actor, because = Actor(row.drain.by), f"{row.name} was drained by {row.drain.by}"
-        with context.database.write() as connection:
-            lock_job(connection, row.job_id)
-            preempt(context, connection, row.attempt_id, actor=actor, because=because)
+        _order(context, isolation, row.attempt_id, row.job_id, actor=actor, because=because)
     return len(leaving)
 
 
-def run_slot_hours(context: Context, usage: ReadUsage = read_usage) -> int:
+def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = read_usage) -> int:
     """Order attempts of projects that have used their slot-hours to save and leave.
 
     Their jobs wait for the next month or a higher quota (docs/projects.md, 14). Each round compares
@@ -63,6 +66,7 @@ def run_slot_hours(context: Context, usage: ReadUsage = read_usage) -> int:
 
     Args:
         context: the server's surroundings.
+        isolation: of one epoch of the leader.
         usage: reads the slot-hours that projects have used.
 
     Returns:
@@ -83,14 +87,12 @@ def run_slot_hours(context: Context, usage: ReadUsage = read_usage) -> int:
             .order_by(attempts.c.id)
         ).all()
     for row in rows:
-        with context.database.write() as connection:
-            lock_job(connection, row.job_id)
-            because = used_up[row.project]
-            preempt(context, connection, row.id, actor=SCHEDULER, because=because)
+        because = used_up[row.project]
+        _order(context, isolation, row.id, row.job_id, actor=SCHEDULER, because=because)
     return len(rows)
 
 
-def run_bounds(context: Context) -> int:
+def run_bounds(context: Context, isolation: Isolation) -> int:
     """Order attempts that have reached their bound to save and leave; return their number.
 
     An attempt without a claim is left to the limit on claims (docs/lifecycle-placing.md, 7 and 58).
@@ -106,19 +108,26 @@ def run_bounds(context: Context) -> int:
             )
             .order_by(attempts.c.id)
         ).all()
-    errors: list[Exception] = []
     for row in rows:
         seconds = (row.runs_until - row.created_at).total_seconds()
         because = f"its max_runtime_seconds={seconds:g} are over"
-        try:
-            with context.database.write() as connection:
-                lock_job(connection, row.job_id)
-                preempt(context, connection, row.id, actor=SCHEDULER, because=because)
-        except (LeadLostError, OperationalError):
-            raise
-        except Exception as error:  # one attempt must not delay the orders to others
-            logger.exception("attempt %s could not be ordered to leave", row.id)
-            errors.append(error)
-    if errors:
-        raise errors[0]
+        _order(context, isolation, row.id, row.job_id, actor=SCHEDULER, because=because)
     return len(rows)
+
+
+def _order(
+    context: Context,
+    isolation: Isolation,
+    attempt_id: str,
+    job_id: str,
+    *,
+    actor: Actor,
+    because: str,
+) -> None:
+    """Order one attempt to save and leave; its error delays the orders to no other attempt."""
+    if attempt_id in isolation.left_out():
+        return
+    turn = isolation.turn(attempt_id, f"the order to leave of attempt {attempt_id}")
+    with turn, context.database.write() as connection:
+        lock_job(connection, job_id)
+        preempt(context, connection, attempt_id, actor=actor, because=because)

@@ -6,7 +6,7 @@ import pytest
 
 from server.cluster.projects.service import change_project, create_project
 from server.core.context import Context
-from server.scheduler.rounds.drain import run_slot_hours
+from server.scheduler.rounds.drain import order_isolation, run_slot_hours
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
@@ -19,6 +19,11 @@ def vision(context: Context) -> str:
     """A project of 4 slots at most and 10 slot-hours a month."""
     settings = ProjectRequest(name="vision", max_slots=4, slot_hours_per_month=10.0)
     return create_project(context, settings, actor=ADA).name
+
+
+def stop_over_quota(context: Context) -> int:
+    """Run one round of the quotas; return the number of attempts that it orders to leave."""
+    return run_slot_hours(context, order_isolation(context))
 
 
 def test_a_project_holds_no_more_than_its_quota_and_keeps_nothing_from_others(
@@ -44,7 +49,7 @@ def test_a_lower_quota_ends_nothing(harness: Harness, context: Context, vision: 
     harness.add_node(slots=8)
     job_id, (supervisor,) = harness.running(project=vision, resources={"world_size": 4})
     change_project(context, vision, ProjectSettings(max_slots=2), actor=ADA)
-    assert run_slot_hours(context) == 0
+    assert stop_over_quota(context) == 0
     assert supervisor.train(2) == DesiredState.RUN
     assert harness.job(job_id).state == JobState.RUNNING
     waiting = harness.submit(project=vision)
@@ -59,10 +64,10 @@ def test_jobs_save_and_leave_when_the_hours_are_used_and_go_on_in_the_next_month
     job_id, (supervisor,) = harness.running(project=vision, resources={"world_size": 4})
     _, (other,) = harness.running()
     harness.clock.advance(2 * 3600)
-    assert run_slot_hours(context) == 0
+    assert stop_over_quota(context) == 0
     harness.clock.advance(1800)
-    assert run_slot_hours(context) == 1
-    assert run_slot_hours(context) == 0, "an order is a level: it is given once"
+    assert stop_over_quota(context) == 1
+    assert stop_over_quota(context) == 0, "an order is a level: it is given once"
     assert supervisor.train(7) == DesiredState.STOP
     assert other.train(7) == DesiredState.RUN
     harness.commit_checkpoint(job_id, 8)
@@ -75,7 +80,7 @@ def test_jobs_save_and_leave_when_the_hours_are_used_and_go_on_in_the_next_month
     assert harness.job(job_id).reason == used
     harness.clock.advance(31 * 86_400)  # in February
     assert harness.place() == 1
-    assert run_slot_hours(context) == 0
+    assert stop_over_quota(context) == 0
 
 
 def test_jobs_go_on_when_the_quota_is_raised(
@@ -84,7 +89,7 @@ def test_jobs_go_on_when_the_quota_is_raised(
     harness.add_node(slots=8)
     job_id, (supervisor,) = harness.running(project=vision, resources={"world_size": 4})
     harness.clock.advance(3 * 3600)
-    assert run_slot_hours(context) == 1
+    assert stop_over_quota(context) == 1
     supervisor.end("stopped")
     assert harness.place() == 0
     change_project(context, vision, ProjectSettings(slot_hours_per_month=20.0), actor=ADA)

@@ -12,7 +12,7 @@ from server.cluster.nodes.capacity import read_capacity
 from server.core.lifecycle import lock_job
 from server.jobs.jobs.resume import resume
 from server.scheduler.rounds import drain
-from server.scheduler.rounds.drain import run_bounds
+from server.scheduler.rounds.drain import FAILED_PAUSE, order_isolation, run_bounds
 from server.scheduler.rounds.round import Placer
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, Harness
@@ -36,22 +36,27 @@ def bounded(**resources: Any) -> dict[str, Any]:
     return {"resources": {"max_runtime_seconds": BOUND} | resources, "retry": {"max_retries": 0}}
 
 
+def stop_overdue(harness: Harness) -> int:
+    """Run one round of the bounds; return the number of attempts that it orders to leave."""
+    return run_bounds(harness.context, order_isolation(harness.context))
+
+
 def test_it_saves_leaves_and_continues_at_its_bound(harness: Harness) -> None:
     harness.add_node("a")
     job_id, (supervisor,) = harness.launched(**bounded())
     harness.clock.advance(BOUND - 1)
     supervisor.train(5)
-    assert run_bounds(harness.context) == 0
+    assert stop_overdue(harness) == 0
     harness.clock.advance(1)
-    assert run_bounds(harness.context) == 1
-    assert run_bounds(harness.context) == 0, "the order is given once"
+    assert stop_overdue(harness) == 1
+    assert stop_overdue(harness) == 0, "the order is given once"
     saved = leaves(harness, job_id, supervisor, reason=REASON)
     assert harness.place() == 1
     (again,) = harness.claim_all(job_id)
     assert again.reply.attempt.resume is not None
     assert again.reply.attempt.resume.checkpoint_id == saved
     harness.clock.advance(BOUND)
-    assert run_bounds(harness.context) == 1, "each attempt has the bound anew"
+    assert stop_overdue(harness) == 1, "each attempt has the bound anew"
 
 
 def test_without_a_further_step_the_job_ends_with_the_reason(harness: Harness) -> None:
@@ -59,13 +64,13 @@ def test_without_a_further_step_the_job_ends_with_the_reason(harness: Harness) -
     job_id, (supervisor,) = harness.launched(**bounded())
     supervisor.train(5)
     harness.clock.advance(BOUND)
-    run_bounds(harness.context)
+    stop_overdue(harness)
     leaves(harness, job_id, supervisor, reason=REASON)
     harness.place()
     (again,) = harness.claim_all(job_id)
     again.train(8)
     harness.clock.advance(BOUND)
-    run_bounds(harness.context)
+    stop_overdue(harness)
     harness.commit_checkpoint(job_id, 8)  # where it began
     again.end("stopped")
     job = harness.job(job_id)
@@ -90,7 +95,7 @@ def test_a_program_continues_only_from_a_checkpoint(
     job_id, (supervisor,) = harness.launched(program=program, **bounded())
     supervisor.train(1)
     harness.clock.advance(BOUND)
-    assert run_bounds(harness.context) == 1
+    assert stop_overdue(harness) == 1
     if saves:
         harness.commit_checkpoint(job_id, 1)
     supervisor.end("stopped")
@@ -104,7 +109,7 @@ def test_what_ends_by_itself_on_the_way_keeps_its_outcome(harness: Harness) -> N
     harness.add_node("a", slots=2)
     (done, (ends,)), (broken, (fails,)) = (harness.launched(**bounded()) for _ in range(2))
     harness.clock.advance(BOUND)
-    assert run_bounds(harness.context) == 2
+    assert stop_overdue(harness) == 2
     ends.end("succeeded")
     fails.end("failed", FailureReason.DATA_ERROR)
     assert harness.job(done).state == JobState.SUCCEEDED
@@ -113,7 +118,7 @@ def test_what_ends_by_itself_on_the_way_keeps_its_outcome(harness: Harness) -> N
 
 
 def test_an_error_of_one_keeps_no_other_beyond_its_bound(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.add_node("a", slots=2)
     (first, _), (second, _) = (harness.launched(**bounded()) for _ in range(2))
@@ -126,9 +131,17 @@ def test_an_error_of_one_keeps_no_other_beyond_its_bound(
 
     monkeypatch.setattr(drain, "lock_job", fails)
     harness.clock.advance(BOUND)
-    with pytest.raises(ValueError, match="broken"):
-        run_bounds(harness.context)
+    isolation = order_isolation(harness.context)
+    run_bounds(harness.context, isolation)
     assert harness.job(second).state == JobState.STOPPING
+    assert harness.job(first).state == JobState.STARTING
+    assert "broken" in caplog.text
+    monkeypatch.setattr(drain, "lock_job", lock)
+    run_bounds(harness.context, isolation)
+    assert harness.job(first).state == JobState.STARTING, "it is left out for a while"
+    harness.clock.advance(FAILED_PAUSE.total_seconds())
+    run_bounds(harness.context, isolation)
+    assert harness.job(first).state == JobState.STOPPING
 
 
 def test_an_attempt_that_no_node_has_claimed_is_left_alone(harness: Harness) -> None:
@@ -136,7 +149,7 @@ def test_an_attempt_that_no_node_has_claimed_is_left_alone(harness: Harness) -> 
     job_id = harness.submit(**bounded())
     assert harness.place() == 1
     harness.clock.advance(BOUND)
-    assert run_bounds(harness.context) == 0
+    assert stop_overdue(harness) == 0
     assert harness.attempt(job_id).desired == DesiredState.RUN
 
 
@@ -145,7 +158,7 @@ def test_a_resume_may_change_the_bound(harness: Harness) -> None:
     job_id, (supervisor,) = harness.launched(**bounded())
     supervisor.train(5)
     harness.clock.advance(BOUND)
-    run_bounds(harness.context)
+    stop_overdue(harness)
     supervisor.end("stopped")
     longer = ResourcesSection(max_runtime_seconds=2 * BOUND)
     resume(harness.context, job_id, ResumeRequest(overrides=Overrides(resources=longer)), actor=ADA)
@@ -153,9 +166,9 @@ def test_a_resume_may_change_the_bound(harness: Harness) -> None:
     (again,) = harness.claim_all(job_id)
     again.train(1)
     harness.clock.advance(BOUND)
-    assert run_bounds(harness.context) == 0
+    assert stop_overdue(harness) == 0
     harness.clock.advance(BOUND)
-    assert run_bounds(harness.context) == 1
+    assert stop_overdue(harness) == 1
 
 
 @pytest.mark.parametrize("preemption", [True, False], ids=str)

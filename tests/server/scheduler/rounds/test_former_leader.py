@@ -19,7 +19,7 @@ from server.jobs.checkpoints.service import verify
 from server.jobs.jobs.idempotency import forget_old_keys
 from server.jobs.jobs.submission import submit
 from server.jobs.queue.groups import enter_groups
-from server.scheduler.rounds.drain import run_drain
+from server.scheduler.rounds.drain import order_isolation, run_drain
 from server.scheduler.rounds.leader import Leader, leading
 from server.scheduler.rounds.loop import Scheduler
 from server.scheduler.rounds.operations import OperationKeeper
@@ -122,7 +122,7 @@ def a_drain_is_ordered(harness: Harness) -> Part:
     harness.add_node()
     harness.running()
     set_drain(harness.context, "node-1", "move", actor=ADA)
-    return run_drain
+    return lambda context: run_drain(context, order_isolation(context))
 
 
 def an_operation_is_queued(harness: Harness) -> Yard:
