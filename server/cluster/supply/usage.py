@@ -20,9 +20,10 @@ from trainyard.protocol.node_sources.messages import SourceLimits
 from trainyard.protocol.states import NodeRequestState
 
 HOUR = 3600.0
+WAITS = 5
 MEASURED = timedelta(days=1)
 """Longest time since the start of a request that counts for a source's waiting time; of these, the
-newest five count."""
+newest `WAITS` of each source count."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +137,16 @@ def read_waits(
     A request that has already waited longer replaces the mean by its own waiting time.
     """
     row = node_requests.c
+    place = func.row_number().over(partition_by=row.source, order_by=row.started_at.desc())
     started = (
-        select(row.source, row.created_at, row.started_at)
+        select(row.source, row.created_at, row.started_at, place.label("place"))
         .where(row.started_at > now - MEASURED)
-        .order_by(row.started_at.desc())
-        .limit(200)
+        .subquery()
     )
+    newest = select(started).where(started.c.place <= WAITS)
     times: dict[str, list[float]] = {}
-    for source, created_at, started_at in connection.execute(started):
-        of_source = times.setdefault(source, [])
-        if len(of_source) < 5:
-            of_source.append((started_at - created_at).total_seconds())
+    for source, created_at, started_at, _ in connection.execute(newest):
+        times.setdefault(source, []).append((started_at - created_at).total_seconds())
     waits = {source: sum(each) / len(each) for source, each in times.items()}
     for each in open_now:
         if each.started_at is None:

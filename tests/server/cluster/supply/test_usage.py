@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, insert
 
-from server.cluster.supply.usage import read_use
+from server.cluster.supply.rows import StoredSource
+from server.cluster.supply.usage import read_use, read_waits
 from server.core.context import Context
+from server.core.database.source_tables import node_requests, sources
 from tests.server.clock import FakeClock
 from tests.server.cluster.supply.site import Site
 
@@ -62,3 +64,32 @@ def test_the_use_of_a_month_is_one_row(site: Site, context: Context, clock: Fake
         use = read_use(cast(Connection, counting), ["slurm"], context.now())
     assert use["slurm"].hours == pytest.approx(5)
     assert counting.rows == 1
+
+
+def vars_of(row: StoredSource) -> dict[str, Any]:
+    return {
+        name: getattr(row, name) for name in map(str, sources.columns.keys()) if hasattr(row, name)
+    }
+
+
+def test_a_busy_source_hides_the_waits_of_no_other(
+    site: Site, context: Context, clock: FakeClock
+) -> None:
+    """The mean of the newest five of each source."""
+    with context.database.write() as connection:
+        mine = StoredSource.one(connection, StoredSource.select())
+        busy = {**vars_of(mine), "name": "busy"}
+        connection.execute(insert(sources).values(busy))
+        row: dict[str, Any] = {"state": "ended", "nodes": 1, "caused_by": "ada", "purpose": "nodes"}
+        row |= {"shape": mine.shape, "by_person": False}
+        for source, count, waited in (("slurm", 6, 60), ("busy", 300, 1)):
+            began = clock.now() - timedelta(hours=2 if source == "slurm" else 1)
+            rows = [
+                {**row, "id": f"{source:0>20}{n:06}", "source": source, "created_at": began}
+                | {"started_at": began + timedelta(seconds=waited + n)}
+                for n in range(count)
+            ]
+            connection.execute(insert(node_requests), rows)
+    with context.database.read() as connection:
+        waits = read_waits(connection, [], context.now())
+    assert waits == pytest.approx({"slurm": 60 + (1 + 2 + 3 + 4 + 5) / 5, "busy": 1 + 297})
