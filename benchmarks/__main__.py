@@ -1,7 +1,7 @@
-"""Runs every benchmark, one after the other: `python -m benchmarks [NAME ...]`.
+"""Runs every benchmark in sequence: `python -m benchmarks [NAME ...]`.
 
-Each prints one JSON object per figure. Exits with 1 when a figure misses its target or a benchmark
-could not be run; the others are run all the same.
+Each prints one JSON object per figure. Exits with 1 if a figure misses its target or a benchmark
+could not run; the others run anyway.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(names: list[str]) -> int:
             f"no benchmark {', '.join(unknown)}; there are {', '.join(PROGRAMS)}", file=sys.stderr
         )
         return 2
-    # As in a rank on a machine that is full: one thread each.
+    # As in a rank on a busy machine: one thread each.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     missed = []
     for name in names or PROGRAMS:

@@ -1,16 +1,15 @@
-"""torchtitan's whole trainer and ours in turn on this machine, on CPU ranks or on a GPU.
+"""Alternates torchtitan's whole trainer and ours on this machine, on CPU ranks or on a GPU.
 
-Measured from outside, alike for both: tokens/s, tokens for each second of processor time of all
-ranks, and the time from the launch to the line of the first step.
-
-On a CPU both train torchtitan's debug model (6 M parameters, sequence 512, 4 sequences a rank,
-float32, no recomputation, one thread a rank, FSDP on two); on a GPU Llama 8B with weights,
-gradients and moments in bfloat16, one sequence of 4,096 tokens: eager with all blocks recomputed,
-and compiled with a memory budget of 0.8. Both are launched by torchrun, data and metrics included.
-torchtitan keeps its defaults, the loss in eight chunks and on a GPU CUDA graphs among them, but for
-the backend `partial_dtensor` (the FSDP of torch 2.13 cannot read the annotations of `spmd_types`),
-no profiler and no TensorBoard. On a CPU `on_cpu.py` of examples/programs gives it what that lacks.
-torchtitan is not one of our packages, so it comes with a Python of its own:
+Both are measured from outside in the same way: tokens/s, tokens per second of processor time of all
+ranks, and the time from the launch to the line of the first step. On a CPU both train torchtitan's
+debug model (6 M parameters, sequence 512, 4 sequences a rank, float32, no recomputation, one thread
+a rank, FSDP on two). On a GPU both train Llama 8B with weights, gradients and moments in bfloat16
+and one sequence of 4,096 tokens: eager with all blocks recomputed, and compiled with a memory
+budget of 0.8. torchrun launches both, data and metrics included. torchtitan keeps its defaults,
+including the loss in eight chunks and, on a GPU, CUDA graphs, with these exceptions: the backend
+`partial_dtensor` (the FSDP of torch 2.13 cannot read the annotations of `spmd_types`), no profiler
+and no TensorBoard. On a CPU, `on_cpu.py` of examples/programs adds what it lacks. torchtitan is not
+one of our packages, so it needs its own Python:
 
     make .venv-titan/.torchtitan-0.3.0
     python -m benchmarks.against_torchtitan .venv-titan/bin/python [--way eager | --cuda]
@@ -43,7 +42,7 @@ from trainyard.run.directory import RunDirectory
 from trainyard.run.records import MetricRecord
 
 EVERY = 5
-"""Steps between two lines. Time is taken from the second line on: a run warms up before."""
+"""Steps between two lines. Times start at the second line, because a run warms up before."""
 TITAN = (
     "--module=llama3",
     "--dump_folder=out",
@@ -59,27 +58,27 @@ TITAN = (
 
 @dataclass(frozen=True)
 class Way:
-    """One way to train: what both trainers are told, and what ours has to reach."""
+    """One way to train: both trainers' settings, and our targets."""
 
     name: str
     titan: tuple[str, ...]
-    """Options of torchtitan, a subcommand last."""
+    """Options of torchtitan, with a subcommand last."""
     ours: dict[str, Any]
     """Sections of our spec."""
     targets: dict[str, float]
-    """Of `Speed`, by the name of the field: ours as a multiple of torchtitan's."""
+    """Targets by field of `Speed`: ours as a multiple of torchtitan's."""
     on_cpu: bool = False
     ranks: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What a run of a trainer gave."""
+    """Speed of one run of a trainer."""
 
     wall: float
     """Tokens/s of a rank."""
     processor: float
-    """Tokens for each second of processor time of all ranks."""
+    """Tokens per second of processor time of all ranks."""
     start: float
     """Seconds from the launch to the line of the first step."""
 
@@ -139,15 +138,15 @@ WAYS = {way.name: way for way in ON_CPU + ON_CUDA}
 
 
 def version_of(python: Path) -> str:
-    """Return the version of torchtitan that an interpreter has."""
+    """Return the torchtitan version of an interpreter."""
     words = [str(python), "-c", "import importlib.metadata as m; print(m.version('torchtitan'))"]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def write_titan(folder: Path) -> None:
-    """Write what torchtitan trains: a text, and a tokenizer of bytes.
+    """Write torchtitan's training input: a text, and a tokenizer of bytes.
 
-    Documents are longer than a sequence, because attention on a GPU leaves out other documents.
+    Documents are longer than a sequence, because attention on a GPU ignores other documents.
     """
     corpus = folder / "tests" / "assets" / "c4_test"
     corpus.mkdir(parents=True)
@@ -169,12 +168,12 @@ def write_titan(folder: Path) -> None:
 
 
 def train_titan(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> Speed:
-    """Return what torchtitan reaches."""
+    """Train torchtitan; return its speed."""
     return speed(titan_marks(python, folder, ranks, steps, way), ranks, way)
 
 
 def titan_marks(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> list[Mark]:
-    """Launch torchtitan in a folder of `write_titan`; return when its lines appeared."""
+    """Launch torchtitan in a folder of `write_titan`; return the times of its lines."""
     script = Path(__file__).parents[1] / "examples" / "programs" / "torchtitan" / "on_cpu.py"
     start = [str(script)] if way.on_cpu else ["-m", "torchtitan.train"]
     words = [*start, *TITAN, f"--training.steps={steps}", *way.titan]
@@ -188,7 +187,7 @@ def steps_in(printed: str) -> int:
 
 
 def train_ours(folder: Path, ranks: int, steps: int, way: Way) -> Speed:
-    """Return what our trainer reaches."""
+    """Train with our trainer; return its speed."""
     spec = spec_of(way, ranks, steps, EVERY)
     spec["checkpoint"] = {"interval_steps": 0, "preflight": False}
     with tempfile.TemporaryDirectory(dir=folder) as name:
@@ -196,7 +195,7 @@ def train_ours(folder: Path, ranks: int, steps: int, way: Way) -> Speed:
         (run / "spec.json").write_text(json.dumps(spec))
         metrics = RunDirectory(run).metrics
         words = ["-m", "trainer", name]
-        # The last step is followed by a save: 45 GiB of the largest model, which are not measured.
+        # A save follows the last step: 45 GiB for the largest model, which is not measured.
         marks = _train(
             Path(sys.executable),
             *(ranks, words, Path.cwd(), way, steps),
@@ -206,7 +205,7 @@ def train_ours(folder: Path, ranks: int, steps: int, way: Way) -> Speed:
 
 
 def spec_of(way: Way, ranks: int, steps: int, log_every: int) -> dict[str, Any]:
-    """Return our job of a way to train."""
+    """Return our job for a way to train."""
     training = way.ours["training"]
     return way.ours | {
         "training": {**training, "global_batch_size": training["micro_batch_size"] * ranks}
@@ -255,18 +254,19 @@ def _train(
         "HF_DATASETS_CACHE": str(folder / "cache"),
         # Modules in the folder of a script must not shadow a package.
         "PYTHONSAFEPATH": "1",
-        # Installed packages have bytecode; without it our own files would be compiled in each run.
+        # Installed packages have bytecode; without this our own files would be compiled in each
+        # run.
         "PYTHONDONTWRITEBYTECODE": "",
     }
     if way.on_cpu:
         environment["OMP_NUM_THREADS"] = "1"
-    prefer_growing_segments(environment)  # as both trainers advise
+    prefer_growing_segments(environment)  # as both trainers recommend
     command = torchrun(ranks, *words, python=python)
     return launch_and_watch(command, folder, environment, done=done, until=steps)
 
 
 def compare(python: Path, ways: Iterable[Way], rounds: int, steps: int) -> bool:
-    """Train in turn, and print the ratios of ours to torchtitan's for each way to train."""
+    """Train alternately, and print the ratios of ours to torchtitan's for each way to train."""
     passed, version = True, version_of(python)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -301,7 +301,7 @@ UNITS = {
 def _train_in_turn(
     python: Path, folder: Path, way: Way, ranks: int, rounds: int, steps: int
 ) -> tuple[list[Speed], list[Speed]]:
-    """Return what torchtitan and ours reach, a run of each a round."""
+    """Return the speeds of torchtitan and of ours, one run of each per round."""
     trainers: list[Callable[[], Speed]] = [
         partial(train_titan, python, folder, ranks, steps, way),
         partial(train_ours, folder, ranks, steps, way),

@@ -1,4 +1,4 @@
-"""The model of the trainer's benchmark as one would write it in a script: only torch's parts.
+"""The model of the trainer's benchmark as in a simple script: only torch's parts.
 
 Shapes: B sequences, S tokens, D model width, H heads, K key heads, W head width.
 """

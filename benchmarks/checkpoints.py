@@ -1,8 +1,8 @@
 """Saving and loading a state of more than 2 GB, against plain writes and reads of the same bytes.
 
-Two ranks with FSDP, each with its own file. Each round runs in turn: a plain sequential write by as
-many processes, a save, a plain read, a load, and a save in the background of training steps, so
-that other load on the machine affects all of them alike. Each round measures a first and a second
+Two ranks with FSDP, each with its own file. Each round runs in sequence: a plain write by the same
+number of processes, a save, a plain read, a load, and a save in the background of training steps.
+So other load on the machine affects all of them alike. Each round measures a first and a second
 plan. In memory (tmpfs) the figures have targets; on a disk they have none. There a file is synced
 after the write, and dropped from the page cache before the plain read and before the load. Both
 read into the memory of the model and the optimizer, which is already mapped.
@@ -70,24 +70,24 @@ class Measured:
     second_plan: list[float] = field(default_factory=list)
     blocked: list[float] = field(default_factory=list)
     upload: list[float] = field(default_factory=list)
-    """From the beginning of a save in the background to its end."""
+    """Time from the start of a background save to its end."""
     step: list[float] = field(default_factory=list)
-    """Of a step without a save."""
+    """Time of a step without a save."""
     step_during_upload: list[float] = field(default_factory=list)
-    """Mean of the steps during an upload."""
+    """Mean time of the steps during an upload."""
 
     def ratios(self, name: str, *, of: str) -> list[float]:
         """Return one list divided by another, round by round."""
         return [a / b for a, b in zip(getattr(self, name), getattr(self, of), strict=True)]
 
     def rate(self, name: str) -> float:
-        """Return GB per second, of the median round."""
+        """Return GB per second of the median round."""
         seconds: list[float] = getattr(self, name)
         return round(self.size / statistics.median(seconds) / 1e9, 3)
 
 
 class Bench:
-    """What a rank does, round by round."""
+    """The work of a rank, round by round."""
 
     def __init__(self, folder: Path, layers: int) -> None:
         self.folder = folder
@@ -120,7 +120,7 @@ class Bench:
         self._steps_during_an_upload()
 
     def _read_and_load(self, manifest: Manifest) -> None:
-        """Measure both in alternating order, because the layers below a disk have caches."""
+        """Measure both in alternating order, because layers below a disk have caches."""
         seen, file = self.measured, self._own_file(manifest)
 
         def read() -> None:
@@ -188,7 +188,7 @@ class Bench:
         load(model, optimizer, resume, root=self.folder, group=self._group, layout=self._layout)
 
     def _plain_write(self, size: int) -> None:
-        """Write as many bytes as the save does, from the same memory, and sync them."""
+        """Write the save's number of bytes from the same memory, and sync them."""
         path = self.folder / f"plain-{dist.get_rank()}"
         left = size
         with path.open("wb", buffering=0) as file:
@@ -201,7 +201,7 @@ class Bench:
         path.unlink()
 
     def _plain_read(self, file: Path) -> None:
-        """Read a rank's file into memory that is there already."""
+        """Read a rank's file into existing memory."""
         buffers = [memory for memory in self._memory() if len(memory) >= 2**20]
         size, read, at = file.stat().st_size, 0, 0
         with file.open("rb", buffering=0) as stream:
@@ -221,7 +221,7 @@ class Bench:
         return self.folder / checkpoint_path(JOB, 1, step) / f"__{dist.get_rank()}_0.distcp"
 
     def _forget(self, manifest: Manifest) -> None:
-        """Remove a checkpoint, because memory holds only a few."""
+        """Remove a checkpoint, because only a few fit in memory."""
         dist.barrier()
         if dist.get_rank() == 0:
             step = manifest.train_state.step
@@ -254,7 +254,7 @@ class Bench:
 
 
 def spec(layers: int) -> JobSpec:
-    """Return a model as wide as Llama 1B, 0.8 GB of state a layer, and short steps."""
+    """Return a model as wide as Llama 1B, with 0.8 GB of state per layer, and short steps."""
     return parse_job_spec(
         {
             "model": {"dim": 2048, "n_layers": layers, "n_heads": 16, "n_kv_heads": 16}
@@ -266,7 +266,7 @@ def spec(layers: int) -> JobSpec:
 
 
 def run_rank(rank: int, folder: str, rounds: int, layers: int) -> None:
-    """Measure on one rank; rank 0 leaves what it measured."""
+    """Measure on one rank; rank 0 writes the measurements."""
     torch.set_num_threads(1)
     rendezvous = f"file://{folder}/rendezvous"
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=RANKS)
@@ -281,7 +281,7 @@ def run_rank(rank: int, folder: str, rounds: int, layers: int) -> None:
 
 
 def measure(place: Path, *, rounds: int, layers: int) -> Measured:
-    """Run all rounds on a storage."""
+    """Run all rounds on one storage."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=place) as folder:
         multiprocessing.start_processes(
             run_rank, (folder, rounds, layers), nprocs=RANKS, start_method="spawn"
@@ -360,7 +360,7 @@ def emit_figures(seen: Measured, storage: str, *, bounded: bool) -> bool:
 
 
 def _forget_pages(file: Path) -> None:
-    """Drop a file from the page cache, so that a disk is read; on tmpfs this has no effect."""
+    """Drop a file from the page cache, so that the disk is read; no effect on tmpfs."""
     descriptor = os.open(file, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Data: building the token cache, looking windows up, and what loading takes of a step.
+"""Data: building the token cache, looking windows up, and the share of loading in a step.
 
-Rates are those of one core, by processor time: what else the machine does moves it little. The text
-is generated, in documents of some kilobytes.
+Rates are per core, by processor time, which other load hardly changes. The text is generated, in
+documents of some kilobytes.
 
     python -m benchmarks.data [--megabytes 64] [--lookups 2000000] [--steps 60]
 """
@@ -74,7 +74,7 @@ INPUTS: dict[str, Callable[[Path, int], None]] = {
 
 
 def measure_cache(megabytes: int) -> bool:
-    """Print how fast one process builds the cache of each kind of input."""
+    """Print the speed of one process building the cache of each kind of input."""
     passed = True
     for source, write in INPUTS.items():
         with tempfile.TemporaryDirectory() as name:
@@ -115,7 +115,7 @@ def _open(source: str, root: Path, cache: Path, *, processes: int) -> Dataset:
 
 
 def measure_lookups(lookups: int) -> bool:
-    """Print how fast positions of a large input are turned into windows, with and without split."""
+    """Print the speed of mapping positions of a large input to windows, with and without split."""
     passed = True
     for fraction in (0.0, 0.01):
         order = TrainingOrder(WINDOWS, seed=0, fraction=fraction)
@@ -138,8 +138,8 @@ def measure_lookups(lookups: int) -> bool:
 
 
 def measure_share(steps: int) -> bool:
-    """Print what share of a step of the example is spent waiting for data, on one rank."""
-    # Not for the processes that build caches, which import this module too.
+    """Print the share of the example's step spent waiting for data, on one rank."""
+    # Not in the processes that build caches, which import this module too.
     import torch
 
     from trainer.loop.train import train

@@ -30,13 +30,13 @@ def torchrun(ranks: int, *words: str, python: Path = Path(sys.executable)) -> li
 
 @dataclass(frozen=True)
 class Mark:
-    """The moment at which a launch had completed so many steps."""
+    """The moment at which a launch had completed a number of steps."""
 
     step: int
     seconds: float
-    """Since the launch."""
+    """Seconds since the launch."""
     processor_seconds: float
-    """Of the processes that the launch has started and that live, so far."""
+    """Processor time so far of the live processes started by the launch."""
 
 
 POLL_SECONDS = 0.05
@@ -56,11 +56,11 @@ def launch_and_watch(
         command: the launch.
         folder: its working directory.
         environment: its variables.
-        done: returns the completed steps, given what the launch has printed.
-        until: the step after which it is ended.
+        done: returns the number of completed steps, given the launch's output.
+        until: step after which the launch is ended.
 
     Raises:
-        RuntimeError: it ended earlier, with the end of what it printed.
+        RuntimeError: it ended earlier; the message has the end of its output.
     """
     marks: list[Mark] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
@@ -75,7 +75,7 @@ def launch_and_watch(
         )
 
         def printed() -> str:
-            # The launch writes to the same open file, wherever its position is: read by offset.
+            # The launch writes to the same open file, at any position: read by offset.
             return os.pread(output.fileno(), 1 << 24, 0).decode(errors="replace")
 
         try:

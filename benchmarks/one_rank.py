@@ -1,8 +1,8 @@
-"""One rank of many, alone in a process: bytes that it sends and holds in a step of the trainer.
+"""One rank of many, alone in a process: the bytes that it sends and holds in a trainer's step.
 
-A fake process group stands for the other ranks and fake tensors for memory, so Llama 8B on eight
-ranks needs neither. What is counted follows from shapes and types alone, and is the same on every
-machine; docs/performance.md lists what is counted. Kernels are those of the CPU.
+A fake process group stands for the other ranks, and fake tensors for memory, so that Llama 8B on
+eight ranks needs neither. The counts depend only on shapes and types, and are the same on every
+machine; docs/performance.md lists them. Kernels are those of the CPU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 PRELOAD = ["torch._dynamo", "trainer.parallel.pipeline", "benchmarks.one_rank"]
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 NO_PAYLOAD = ("barrier", "waittensor", "wraptensor", "recv")
-"""What waits or wraps what waits, and the other end of a `send`."""
+"""Operations that wait or wrap a wait, and the receiving end of a `send`."""
 KINDS = {
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
@@ -57,19 +57,19 @@ KINDS = {
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one rank sends and holds in one step."""
+    """The bytes that one rank sends and holds in one step."""
 
     sent: dict[str, int]
-    """Bytes that leave the rank, by kind of collective."""
+    """Sent bytes by kind of collective."""
     peak: int
-    """Bytes of the storages of tensors that are alive at the fullest moment, each once."""
+    """Peak bytes of the storages of live tensors, each counted once."""
 
 
 class Collectives(TorchDispatchMode):
-    """Counts what this rank sends, in bytes by kind of collective.
+    """Counts the bytes that this rank sends, by kind of collective.
 
     In a group of n ranks that is (n - 1) / n of the whole tensor for an all-gather or a
-    reduce-scatter, twice that for an all-reduce, as rings and trees do it; an all-to-all keeps the
+    reduce-scatter, and twice that for an all-reduce, as in rings and trees. An all-to-all keeps the
     rank's own part; a broadcast is counted whole.
     """
 
@@ -80,7 +80,7 @@ class Collectives(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, after what wraps tensors has been unwrapped."""
+        """Run an operation after tensor wrappers have been unwrapped."""
         if _wrapped(types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
@@ -96,7 +96,7 @@ class Collectives(TorchDispatchMode):
         assert kind is not None, f"{func} is an unexpected collective"
         assert "coalesced" not in name, f"{func} sends several tensors at once"
         ranks = _group(args).size()
-        # The whole tensor is what an all-gather gives, and what a reduce-scatter takes.
+        # The whole tensor is the output of an all-gather and the input of a reduce-scatter.
         whole = max(_bytes(t) for t in tree_leaves((args, result)) if isinstance(t, torch.Tensor))
         self.sent[kind] += {
             "all_reduce": 2 * whole * (ranks - 1) // ranks,
@@ -106,15 +106,16 @@ class Collectives(TorchDispatchMode):
 
 
 class LiveBytes(TorchDispatchMode):
-    """Notes the moment when most bytes of tensors are alive.
+    """Records the peak of the bytes of live tensors.
 
-    torch's `MemTracker` does the same by module, and so takes each module to run once in a step,
-    which stages of a pipeline do not. Its `FSDPMemTracker` changes the step that it watches: of a
-    group with several modules it hooks each, and the group is gathered and summed once for each.
+    torch's `MemTracker` does so by module, and so assumes that each module runs once in a step,
+    which is false for pipeline stages. Its `FSDPMemTracker` changes the observed step: it hooks
+    each module of a group, so that a group with several modules is gathered and summed once for
+    each.
     """
 
     def __init__(self, alive: Iterable[torch.Tensor]) -> None:
-        """Start with tensors that are there already."""
+        """Start with the existing tensors."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = self._now = 0
         self._sizes: dict[int, int] = {}
@@ -125,13 +126,13 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, after what wraps tensors has been unwrapped."""
+        """Run an operation after tensor wrappers have been unwrapped."""
         if _wrapped(types):
             return NotImplemented
         if self._mode is not None and func is torch.ops._c10d_functional.wait_tensor.default:
-            return args[0]  # of fake tensors it would make a new one
+            return args[0]  # for fake tensors it would make a new one
         result = func(*args, **(kwargs or {}))
-        # Where a tensor of a whole mesh is worked out, fake tensors of another mode come and go.
+        # While a shape over a whole mesh is computed, fake tensors of another mode come and go.
         if active_fake_mode() is self._mode:
             for tensor in tree_leaves(result):
                 if isinstance(tensor, torch.Tensor):
@@ -140,7 +141,7 @@ class LiveBytes(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note what happens in this block, the resizing of storages included."""
+        """Record this block, including the resizing of storages."""
         resize = torch.UntypedStorage.resize_
 
         def resize_and_note(storage: torch.UntypedStorage, size: int) -> None:
@@ -172,15 +173,15 @@ class LiveBytes(TorchDispatchMode):
 
 
 def costs_of_a_step(cases: Sequence[tuple[JobSpec, int]]) -> list[StepCost]:
-    """Return for each job and rank what that rank sends and holds in a step.
+    """Return the cost of a step for each job and rank.
 
-    The step is a plain one: no metrics are brought together, nothing is saved. Compilation and
-    async tensor parallelism are left out: they change when bytes move, not how many. Each runs in a
-    process of its own, since torch keeps groups by their names.
+    The step is a plain one: no metrics are gathered, nothing is saved. Compilation and async tensor
+    parallelism are omitted: they change when bytes move, not how many. Each case runs in its own
+    process, since torch keeps groups by name.
 
     Raises:
-        ValueError: a job has context parallelism; which tokens a rank then takes is the value of a
-            tensor, and fake ones have none.
+        ValueError: a job has context parallelism, in which a rank's tokens depend on values of a
+            tensor; fake tensors have none.
     """
     if any(spec.layout().cp > 1 for spec, _ in cases):
         raise ValueError("cp > 1 cannot be counted without the other ranks")
@@ -188,10 +189,10 @@ def costs_of_a_step(cases: Sequence[tuple[JobSpec, int]]) -> list[StepCost]:
 
 
 def in_processes(count: Callable[..., Result], cases: Sequence[tuple[Any, ...]]) -> list[Result]:
-    """Return what a function gives for each case, each in a process of its own."""
+    """Return a function's result for each case, each in its own process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    # Two at once: what they keep of the graph of Llama 8B takes half a GiB.
+    # Two concurrently: each holds half a GiB for the graph of Llama 8B.
     with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
         return list(pool.map(count, *zip(*cases, strict=True)))
 
@@ -200,7 +201,7 @@ def _cost_in_process(spec: JobSpec, rank: int) -> StepCost:
     axes = spec.parallelism.model_copy(update={"async_tp": False})
     plain = spec.model_copy(update={"compile": CompileSection(enabled=False), "parallelism": axes})
     with fake_step(plain, rank) as step:
-        step(1)  # unwatched: sharding is worked out in it, on tensors of full size
+        step(1)  # not recorded: it computes the sharding on tensors of full size
         live, collectives = LiveBytes(map(_local, step.held())), Collectives()
         with live.watching(), collectives:
             step(2)
@@ -228,7 +229,7 @@ class FakeStep:
 
 @contextmanager
 def fake_step(spec: JobSpec, rank: int) -> Iterator[FakeStep]:
-    """Make the process one rank of the layout, of which the others are not there."""
+    """Make the process one rank of the layout, without the others."""
     torch.set_num_threads(1)
     layout, device = spec.layout(), torch.device("cpu")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
@@ -267,7 +268,7 @@ def _stages_agree() -> AbstractContextManager[object]:
 
 
 def micro_batches(spec: JobSpec, layout: Layout) -> list[MicroBatch]:
-    """Return as many micro-batches of zeros as a rank runs in a step."""
+    """Return the micro-batches of one rank's step, filled with zeros."""
     training = spec.training
     partition = BatchPartition(training.global_batch_size, training.micro_batch_size, layout.dp)
     size = min(training.micro_batch_size, training.global_batch_size)

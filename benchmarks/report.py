@@ -1,4 +1,4 @@
-"""What every benchmark prints: one JSON object per figure, with the machine and the versions."""
+"""Output of every benchmark: one JSON object per figure, with the machine and the versions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def emit(
     packages: Iterable[str],
     **details: object,
 ) -> bool:
-    """Print one figure as a line of JSON, and return whether it reaches its target.
+    """Print one figure as a line of JSON; return whether it reaches its target.
 
     Args:
-        benchmark: what was measured.
+        benchmark: name of the measurement.
         figure: the number.
         unit: its unit.
-        target: what it is compared with; absent for a figure that only informs.
-        at_least: whether the figure must be `target` or more; otherwise it must be that or less.
-        packages: distributions whose versions matter.
-        details: what else belongs to it.
+        target: its target; absent for a figure that only informs.
+        at_least: whether the figure must be `target` or more; otherwise `target` or less.
+        packages: distributions for which the line names the versions.
+        details: further fields of the line.
     """
     passed = target is None or (figure >= target if at_least else figure <= target)
     line = {
@@ -54,9 +54,9 @@ Line = dict[str, Any]
 def run_and_relay(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[bool, list[Line]]:
-    """Run a program that prints figures, print its lines, and return whether all reached targets.
+    """Run a program that prints figures; print its lines, return whether all reached targets.
 
-    The program exits with 0 where a figure misses its target: torchrun would call that a crash.
+    The program exits with 0 if a figure misses its target: torchrun would report a crash otherwise.
     """
     ended = subprocess.run(
         list(command), env=environment, check=False, stdout=subprocess.PIPE, text=True
@@ -69,7 +69,7 @@ def run_and_relay(
 
 
 def machine() -> dict[str, object]:
-    """Return what the figures depend on: cores, memory, and how busy the machine is."""
+    """Return what the figures depend on: cores, memory, and the load of the machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpus": os.cpu_count(),

@@ -1,8 +1,8 @@
-"""What `parallelism.reshard_after_forward` costs: memory against bytes on the wire.
+"""The cost of `parallelism.reshard_after_forward`: memory against sent bytes.
 
-Counted for Llama 8B on eight ranks that are not there (`benchmarks.one_rank`: the same on
-every machine), with one micro-batch in a step, with two, and with a pipeline. Timed on two real
-ranks over gloo, the settings in turn, so that what else the machine does meets them alike.
+The counts are for Llama 8B on eight fake ranks (`benchmarks.one_rank`: equal on every machine),
+with one micro-batch in a step, with two, and with a pipeline. The times are from two real ranks
+over gloo; the settings alternate, so that other load affects them alike.
 
     python -m benchmarks.reshard [--layers 32] [--rounds 15]
 """
@@ -34,20 +34,20 @@ RANKS = 8
 PIPELINE_LAYERS = 8
 PIPELINE_MICRO_BATCHES = 4
 GATHERED, REDUCED = 2, 4
-"""Bytes of a weight that travels in bfloat16, and of a gradient that is summed in float32."""
+"""Bytes of a weight sent in bfloat16, and of a gradient summed in float32."""
 EXACT = 1e-3
-"""Of bytes: shards are filled up to equal sizes, and vectors of norms do not divide evenly."""
+"""Tolerance of bytes: shards are padded to equal sizes, and vectors of norms divide unevenly."""
 TIMED = {
     "model": {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768}
     | {"vocab_size": 2048},
     "training": {"seq_len": 64, "micro_batch_size": 1, "global_batch_size": 4},
 }
-"""Few tokens for its weights, so that communication shows."""
+"""Few tokens for its weights, so that the communication is visible."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A job but for the setting."""
+    """A job without the setting."""
 
     document: dict[str, Any]
 
@@ -64,7 +64,7 @@ class Case:
 
 
 def llama(layers: int, sequences: int, **axes: int) -> dict[str, Any]:
-    """Return a Llama 8B of so many blocks, at 2,048 tokens, blocks recomputed in backward."""
+    """Return a Llama 8B with `layers` blocks, at 2,048 tokens, blocks recomputed in backward."""
     return {
         "model": {"size": "8B", "n_layers": layers},
         "training": {"seq_len": 2048, "micro_batch_size": 1, "global_batch_size": sequences}
@@ -76,7 +76,7 @@ def llama(layers: int, sequences: int, **axes: int) -> dict[str, Any]:
 
 
 def cases(layers: int) -> dict[str, Case]:
-    """Return what is counted, by name; a pipeline with fewer blocks, as it takes longest."""
+    """Return the counted cases by name; the pipeline has fewer blocks, as it takes longest."""
     pipeline = llama(min(layers, PIPELINE_LAYERS), PIPELINE_MICRO_BATCHES * RANKS // 2, pp=2)
     return {
         "fsdp": Case(llama(layers, RANKS)),
@@ -86,7 +86,7 @@ def cases(layers: int) -> dict[str, Case]:
 
 
 def count(name: str, case: Case) -> bool:
-    """Print what each setting sends and holds on rank 0, and whether that is what it should be."""
+    """Print what each setting sends and holds on rank 0, and whether that is expected."""
     found = costs_of_a_step([(case.spec(setting), 0) for setting in SETTINGS])
     costs = dict(zip(SETTINGS, found, strict=True))
     passed = True
@@ -96,20 +96,20 @@ def count(name: str, case: Case) -> bool:
 
 
 def _emit_bytes(name: str, spec: JobSpec, cost: StepCost) -> bool:
-    """Print the bytes that are gathered, as a multiple of gathering each weight of the rank once.
+    """Print the gathered bytes, as a multiple of gathering each weight of the rank once.
 
-    Its number of weights is that of its gradients.
+    Its number of weights equals that of its gradients.
     """
     setting = spec.parallelism.reshard_after_forward
     once = cost.sent["reduce_scatter"] * GATHERED / REDUCED / _reductions(spec)
     expected = _gatherings(spec) * once
     if setting == "always":
-        # Backward needs no weights of the embedding: each forward alone gathers them.
+        # Backward needs no weights of the embedding: only each forward gathers them.
         expected -= (_gatherings(spec) - _rounds(spec)) * _embedding_bytes(spec)
     off = cost.sent["all_gather"] / expected - 1
     return emit(
         f"reshard_{name}_{setting}",
-        # Between the other two: how much less than `always` depends on the shape.
+        # Between the other two: how far below `always` depends on the shape.
         figure=max(off, 0.0) if setting == "default" else abs(off),
         unit="all-gathered bytes off what the setting implies",
         target=EXACT,
@@ -125,11 +125,11 @@ def _emit_bytes(name: str, spec: JobSpec, cost: StepCost) -> bool:
 
 
 def _gatherings(spec: JobSpec) -> int:
-    """Return how often a rank gathers each weight in a step; with `default` at most so often.
+    """Return how often a rank gathers each weight in a step; for `default`, an upper limit.
 
-    Backward gathers again what was freed. What backward leaves whole in a pipeline serves the next
-    forward, so that with `always` only the first forward passes and all backward passes but those
-    that follow each other gather: m + p - 1 times for m micro-batches and p stages.
+    Backward gathers freed weights again. In a pipeline the next forward reuses weights that
+    backward leaves whole. So with `always` only the first forward passes gather, and all backward
+    passes except consecutive ones: m + p - 1 times for m micro-batches and p stages.
     """
     freed = spec.parallelism.reshard_after_forward == "always"
     layout, rounds = spec.layout(), _rounds(spec)
@@ -139,7 +139,7 @@ def _gatherings(spec: JobSpec) -> int:
 
 
 def _embedding_bytes(spec: JobSpec) -> float:
-    """Return the bytes of the embedding that a rank sends when it is gathered."""
+    """Return the bytes that a rank sends when the embedding is gathered."""
     embedding = count_parameters(spec.architecture).embedding * GATHERED
     shards = spec.layout().dp_shard
     return embedding * (shards - 1) / shards
@@ -156,7 +156,7 @@ def _rounds(spec: JobSpec) -> int:
 
 
 def _emit_memory(name: str, case: Case, costs: dict[str, StepCost]) -> bool:
-    """Print how much more `never` holds at its fullest moment than `always` at its own."""
+    """Print how much more memory `never` takes at its peak than `always` at its own."""
     expected = _kept_whole(case.spec("never"))
     measured = costs["never"].peak - costs["always"].peak
     return emit(
@@ -172,11 +172,11 @@ def _emit_memory(name: str, case: Case, costs: dict[str, StepCost]) -> bool:
 
 
 def _kept_whole(spec: JobSpec) -> int:
-    """Return the bytes that only `never` holds at the fullest moment.
+    """Return the bytes that only `never` holds at its peak.
 
-    All blocks and the embedding, gathered; head and norm are at that moment anyway. From the second
-    micro-batch on also the sum of the gradients, whole instead of in shards. A pipeline keeps all
-    of it whole from the first backward on, whatever the setting.
+    These are all gathered blocks and the embedding; head and norm are gathered then anyway. From
+    the second micro-batch on, the sum of the gradients is added, whole instead of in shards. A
+    pipeline keeps all of it whole from the first backward on, in any setting.
     """
     if spec.layout().pp > 1:
         return 0
@@ -191,7 +191,7 @@ def _gib(count: int) -> float:
 
 
 def time_here(rounds: int) -> bool:
-    """Time steps of all settings in turn on this launch's ranks, and count what they send."""
+    """Time steps of all settings alternately on this launch's ranks, and count what they send."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     world_size, device = dist.get_world_size(), torch.device("cpu")
@@ -224,7 +224,7 @@ def time_here(rounds: int) -> bool:
 def _emit_times(
     case: Case, seconds: dict[str, list[float]], sent: dict[str, dict[str, int]]
 ) -> bool:
-    """Print the times, and whether real ranks send what was counted without them."""
+    """Print the times, and whether real ranks send the counted bytes."""
     passed = True
     expected = costs_of_a_step([(case.spec(setting), 0) for setting in SETTINGS])
     for setting, cost in zip(SETTINGS, expected, strict=True):

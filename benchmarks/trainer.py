@@ -1,9 +1,9 @@
-"""Speed and memory of a training step: a bare loop, and ours in each way to run it.
+"""Speed and memory of a training step, in each way to run our trainer.
 
 On a CPU the model is torchtitan's debug model (6 M parameters, sequence 512, local batch 4,
-float32, one thread a rank), on one rank and with FSDP on two. On a GPU of 80 GB Llama 1B and 3B in
-bfloat16 with weights in float32, and 8B with weights and moments in bfloat16, which fits no other
-way. Each case runs in a process of its own, so that its peak of memory is its own.
+float32, one thread a rank), on one rank and with FSDP on two. On a GPU of 80 GB it is Llama 1B and
+3B in bfloat16 with weights in float32, and 8B with weights and moments in bfloat16, which only fits
+this way. Each case runs in its own process, so that its memory peak is its own.
 `benchmarks.trainer_overhead` compares with a bare loop.
 
     python -m benchmarks.trainer [CASE ...] [--steps 20] > benchmarks/results/trainer-h100.jsonl
@@ -54,7 +54,7 @@ MAX_KEPT = {"activation_checkpoint": {"mode": "memory_budget", "memory_budget": 
 
 
 def recompute(mode: str) -> dict[str, Any]:
-    """Return the section that has backward recompute."""
+    """Return the section that makes backward recompute."""
     return {"activation_checkpoint": {"mode": mode}}
 
 
@@ -72,20 +72,20 @@ def llama_8b(**sections: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured, and what is expected of it."""
+    """A measured case, and its targets."""
 
     document: dict[str, Any]
     ranks: int = 1
     bare: bool = False
     tokens_per_second: float | None = None
-    """Least tokens/s per device."""
+    """Minimum tokens/s per device."""
     mfu: float | None = None
-    """Least share of the device's peak."""
+    """Minimum share of the device's peak."""
     details: dict[str, str] = field(default_factory=dict)
 
 
 TORCHTITAN = {1: 2000.0, 2: 1680.0}
-"""torchtitan's tokens/s a rank on the machine on which it was measured first, by ranks."""
+"""torchtitan's tokens/s per rank on the machine of the first measurement, by ranks."""
 EMULATED = {"note": "float8 is emulated on a CPU: its rounding, not its speed"}
 ON_CPU = {
     "bare": Case(DEBUG, bare=True),
@@ -98,7 +98,7 @@ ON_CPU = {
     "recompute_full": Case(DEBUG | recompute("full")),
     "recompute_memory_budget": Case(DEBUG | COMPILED | recompute("memory_budget")),
 }
-# Whole logits of the bare loop take 30 GiB at four sequences: 75 in all.
+# Whole logits of the bare loop take 30 GiB at four sequences: 75 in total.
 ON_CUDA = {
     "bare_1b": Case(llama("1B", 2), bare=True),
     "eager_1b": Case(llama("1B", 2)),
@@ -113,11 +113,11 @@ ON_CUDA = {
     "eager_8b": Case(llama_8b(**recompute("full"))),
 }
 FLOAT8_GAIN = 1.3
-"""Least tokens/s of `float8_8b`, as a multiple of those of `compiled_8b`."""
+"""Minimum tokens/s of `float8_8b`, as a multiple of those of `compiled_8b`."""
 
 
 def spec_of(case: Case) -> JobSpec:
-    """Return the job of a case; its global batch is a micro-batch a rank."""
+    """Return the job of a case; its global batch is one micro-batch per rank."""
     training = case.document["training"]
     batch = training["micro_batch_size"] * case.ranks
     return parse_job_spec(
@@ -132,7 +132,7 @@ def spec_of(case: Case) -> JobSpec:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a case gave on one rank."""
+    """Measurements of a case on one rank."""
 
     device: torch.device
     kind: str
@@ -140,10 +140,10 @@ class Measured:
     step_seconds: float
     """Median of the timed steps."""
     tokens_per_second: float
-    """Of one device."""
+    """Tokens/s of one device."""
     flops_per_second: float
     mfu: float | None
-    """Share of the device's bfloat16 peak, where that is known."""
+    """Share of the device's bfloat16 peak, if that is known."""
     peak_bytes: int
     """Peak of memory: reserved on a GPU, resident on a CPU."""
     planned_bytes: int
@@ -161,7 +161,7 @@ def measure(name: str, case: Case, steps: int) -> bool:
 
 
 def run_case(case: Case, steps: int) -> tuple[Measured, bool]:
-    """Run a case on this rank; return what it gave, and whether this rank is the first one."""
+    """Run a case on this rank; return its measurements, and whether this is the first rank."""
     spec = spec_of(case)
     device = _join()
     if device.type == "cpu":
@@ -178,7 +178,7 @@ def run_case(case: Case, steps: int) -> tuple[Measured, bool]:
     flops = training_flops_per_token(spec.architecture, spec.training.seq_len) * tokens_per_second
     known = device.type == "cuda"
     kind = torch.cuda.get_device_name(device) if known else "CPU"
-    # Of bfloat16 also for float8, whose gain then shows.
+    # The bfloat16 peak also for float8, so that its gain shows.
     peak = peak_flops(kind, "bfloat16") if known else None
     measured = Measured(
         device=device,
@@ -327,7 +327,7 @@ def _peak_bytes(device: torch.device) -> int:
 
 
 def main() -> int:
-    """Run each case in processes of its own."""
+    """Run each case in separate processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--steps", type=int, default=20)
@@ -350,7 +350,7 @@ def main() -> int:
 
 
 def _launch(name: str, case: Case, steps: int) -> tuple[bool, list[Line]]:
-    """Run a case; return whether it reached its targets, and the lines that it printed."""
+    """Run a case; return whether it reached its targets, and its printed lines."""
     words = ["-m", "benchmarks.trainer", name, "--here", f"--steps={steps}"]
     command = torchrun(case.ranks, *words) if case.ranks > 1 else [sys.executable, *words]
     environment = dict(os.environ)

@@ -1,8 +1,8 @@
-"""Trainer against a bare loop of the same model: what data, digests, metrics and control cost.
+"""Trainer against a bare loop of the same model: the cost of data, digests, metrics and control.
 
-Both run in one process on one thread, in alternating blocks, so that whatever else the machine does
-meets both alike. The bare loop is what one would write in a script: the plain model, random tokens
-that are there already, AdamW, clipping.
+Both run in one process on one thread, in alternating blocks, so that other load on the machine
+affects both alike. The bare loop is that of a simple script: the plain model, existing random
+tokens, AdamW, clipping.
 
     python -m benchmarks.trainer_overhead [--blocks 40] [--steps-per-block 1]
 """
@@ -43,7 +43,7 @@ SPEC = {
 
 
 class BareLoop:
-    """A model of the same shape, of torch's own parts, in a plain loop."""
+    """A model of the same shape, made of torch's own parts, in a plain loop."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.model = BareLlama(spec.architecture, spec.training.seq_len)
@@ -66,7 +66,7 @@ Seconds = tuple[float, float]  # wall clock, processor time
 
 
 class AlternatingBlocks:
-    """Times the trainer between its hooks, and runs a block of the bare loop in each of them."""
+    """Times the trainer between its hooks, and runs a block of the bare loop in each hook."""
 
     def __init__(self, bare: BareLoop, steps_per_block: int) -> None:
         self._bare = bare
@@ -76,7 +76,7 @@ class AlternatingBlocks:
         self.bare: list[Seconds] = []
 
     def after_step(self, step: int) -> None:
-        """End the trainer's block, when it is complete, and run one of the bare loop."""
+        """End the trainer's block if it is complete, and run one of the bare loop."""
         if step % self._steps:
             return
         ended = _now()
@@ -90,9 +90,9 @@ class AlternatingBlocks:
 
 
 def measure(blocks: int, steps_per_block: int) -> bool:
-    """Print the overhead with its 95 % confidence interval, and what it was measured on.
+    """Print the overhead with its 95 % confidence interval, and the machine.
 
-    Processor time counts the trainer's own threads too, and is little moved by what else runs.
+    Processor time includes the trainer's own threads, and other load hardly changes it.
     """
     torch.set_num_threads(1)
     steps = (blocks + WARMUP_BLOCKS + 1) * steps_per_block

@@ -15,10 +15,10 @@ from trainyard.run.atomic import replace_file
 
 
 def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
-    """Create a token for the user of the `trainyard` command, and return its name.
+    """Create a token for the user of the `trainyard` command; return its name.
 
-    The token is stored with the data, so that it is reused while it is valid, and with the server's
-    address under the given profile.
+    The token is stored with the data, to be reused while it is valid, and, with the server's
+    address, under the given profile.
     """
     token = _saved_token(folders)
     if token is None or not _opens(admin.url, token):
@@ -30,7 +30,7 @@ def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
 
 
 def login_link(admin: Client) -> str | None:
-    """Return a one-time login link for a browser; nothing where no dashboard is served."""
+    """Return a one-time login link for a browser; None if no dashboard is served."""
     if not answers_with_success(admin.url, seconds=5):
         return None
     code = admin.create_token("login-link", kind="login")

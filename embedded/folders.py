@@ -29,7 +29,7 @@ class Folders:
 
     @property
     def state(self) -> Path:
-        """The server's own files: its admin token and that of the user."""
+        """The server's own files: its admin token and the user's token."""
         return self.root / "state"
 
     @property
@@ -75,7 +75,7 @@ class Folders:
         """Create the folders, accessible only to their owner.
 
         Raises:
-            OSError: one cannot be made.
+            OSError: a folder cannot be created.
         """
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in (self.state, self.broker, self.node, self.root / "logs"):
@@ -85,7 +85,7 @@ class Folders:
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Lock the folder while the block runs; yields whether the lock was free."""
+        """Lock the folder while the block runs; yield whether the lock was free."""
         descriptor = os.open(self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:

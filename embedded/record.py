@@ -38,11 +38,11 @@ class RunRecord(RecordModel):
     processes: dict[str, ProcessRecord] = Field(default_factory=dict)
     """Broker, server, scheduler and worker, by name."""
     training: tuple[str, ...] | None = None
-    """Ids of jobs that were left training; absent while that is not known."""
+    """Ids of jobs that were left training; None while that is unknown."""
 
 
 def read_record(path: Path) -> RunRecord | None:
-    """Return the record; nothing when there is none that can be read."""
+    """Return the record; None if it is missing or unreadable."""
     try:
         return RunRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -67,24 +67,24 @@ class Recorder:
         write_record(self._path, self._record.model_copy(update=update))
 
     def ended(self, *, training: tuple[str, ...] | None) -> None:
-        """Write that they have ended, and the jobs that were left training, if known."""
+        """Write that they have ended, and which jobs were left training, if known."""
         write_record(self._path, self._record.model_copy(update={"training": training}))
 
 
 def identify(pid: int) -> ProcessRecord | None:
-    """Return the identity of a live process; nothing for one that ended, reaped or not."""
+    """Return the identity of a live process; None for one that ended, reaped or not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     state, *fields = stat.rpartition(")")[
         2
-    ].split()  # the name in front may hold any character, parentheses included
+    ].split()  # the preceding name may hold any character, even parentheses
     return None if state in "ZX" else ProcessRecord(pid=pid, start_time=int(fields[18]))
 
 
 def is_alive(process: ProcessRecord) -> bool:
-    """Return whether the process with this identity lives."""
+    """Return whether the process with this identity is alive."""
     return identify(process.pid) == process
 
 
@@ -99,7 +99,7 @@ def end(processes: Collection[ProcessRecord], *, grace_seconds: float) -> None:
 
 
 def send(process: ProcessRecord, number: signal.Signals) -> bool:
-    """Send a signal to the process with this identity; return whether it lives."""
+    """Send a signal to the process with this identity; return whether it is alive."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:

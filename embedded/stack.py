@@ -1,4 +1,4 @@
-"""The processes of a control plane: order of their start, readiness, and end."""
+"""The processes of a control plane: start order, readiness, and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainyard.client.sdk import Client
 from trainyard.outside.http_client import answers_with_success
 
 READY_SECONDS = 90.0
-"""Longest wait for one process: a busy machine imports slowly."""
+"""Longest wait for one process: imports are slow on a busy machine."""
 END_SECONDS = 15.0
 POLL_SECONDS = 0.1
 BROKER = "broker"
@@ -33,7 +33,7 @@ NOT_PASSED_ON = ("TRAINYARD_TOKEN", "TRAINYARD_JOIN_TOKEN")
 
 
 class StartError(Exception):
-    """A part of the control plane did not start; the text has the part, the reason and its log."""
+    """A part of the control plane did not start; the text names part, reason and log."""
 
 
 class StopRequestedError(Exception):
@@ -42,7 +42,7 @@ class StopRequestedError(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where the API listens."""
+    """The address of the API."""
 
     host: str
     port: int
@@ -114,7 +114,7 @@ class Stack:
         """Start this machine's worker, and wait until its node is online.
 
         Raises:
-            StartError: it did not start.
+            StartError: the worker did not start.
             StopRequestedError: the user requested an end meanwhile.
         """
         checkpoints = os.environ.get("TRAINYARD_CHECKPOINTS") or self.folders.checkpoints
@@ -142,7 +142,7 @@ class Stack:
         """Check that no process ended right after its start.
 
         Raises:
-            StartError: one did.
+            StartError: a process did.
         """
         for name, child in self.children.items():
             if child.exit_code() is not None:
@@ -181,7 +181,7 @@ class Stack:
         return broker
 
     def _settings(self, broker: Broker) -> dict[str, str]:
-        """Return the environment of every part: the caller's settings, with our paths and URLs."""
+        """Return every part's environment: the caller's settings, with our paths and URLs."""
         passed_on = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
         public = {} if self.address.is_loopback else {"TRAINYARD_PUBLIC_URL": self.address.url}
         return (
@@ -254,7 +254,7 @@ class Stack:
 def _missing(ready: Callable[[], bool]) -> str | None:
     """Return why a part is not ready; None once it is."""
     try:
-        return None if ready() else "its answer is another one"
+        return None if ready() else "it gives a different answer"
     except (httpx.TransportError, TrainyardError) as error:
         return str(error) or type(error).__name__
 

@@ -26,7 +26,7 @@ from trainyard.protocol.states import ACTIVE_JOB_STATES
 DEFAULT_PORT = 8470
 TEND_SECONDS = 0.25
 AWKWARD = ",?%#"
-"""Characters that the settings of the parts cannot carry in a path."""
+"""Characters that must not be in a path, because the parts' settings cannot contain them."""
 
 Notify = Callable[[str], None]
 
@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True)
 class UpSignals:
-    """Signals to a running `up`, set by signals."""
+    """Requests to a running `up`, set by signals."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     """SIGINT, SIGTERM: end, and leave jobs training."""
@@ -96,10 +96,10 @@ def end_leftovers(folders: Folders) -> None:
 
 
 def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
-    """Return the address: the requested port, else the last one, else the next free one.
+    """Return the address: the requested port, or else the last one, or else the next free one.
 
     Raises:
-        OSError: no port is free, or the host is none of this machine.
+        OSError: no port is free, or the host does not belong to this machine.
     """
     record = read_record(folders.record)
     first = port or (record.port if record else DEFAULT_PORT)
@@ -158,7 +158,7 @@ def _welcome(folders: Folders, options: Options, yard: Client, notify: Notify) -
 
 
 def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
-    """List the jobs that continue training; return their ids, None without an answer."""
+    """List the jobs that continue training; return their ids, or None without an answer."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
     except TrainyardError:

@@ -1,1 +1,1 @@
-"""Provisioner: reaches the engines (Slurm, Kubernetes, ssh) that nodes come from."""
+"""Provisioner: reaches the engines (Slurm, Kubernetes, ssh) that supply nodes."""

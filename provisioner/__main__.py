@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         "--requirement",
         action="append",
         default=[],
-        help="what the bundle holds besides, such as trainyard-programs[s3], from the same wheels; "
+        help="further package of the bundle from the same wheels, such as trainyard-programs[s3]; "
         "may be repeated",
     )
     conform = commands.add_parser(
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _conform(file: Path, name: str) -> int:
-    """Write what was found line by line; 1 where something is not as the source needs it."""
+    """Write the findings line by line; return 1 if any check failed."""
     sources = {each.name: each for each in read_sources(file)}
     if name not in sources or sources[name].kind != "kubernetes":
         known = ", ".join(each.name for each in sources.values() if each.kind == "kubernetes")
@@ -109,7 +109,7 @@ def _bundle(to: Path, wheels: Path | None, requirements: list[str]) -> int:
 
 
 def _serve(config: Path) -> int:
-    """Serve until SIGTERM; after SIGHUP, as a new process image with the file as it is then."""
+    """Serve until SIGTERM; on SIGHUP restart as a new process image with the current file."""
     from provisioner.app import consume, create_app, join, open_source
 
     settings = Settings()
@@ -134,16 +134,16 @@ def _serve(config: Path) -> int:
 
 
 class _Reload:
-    """Ends the Celery worker at SIGHUP, once its calls have ended, if the file is a legal one."""
+    """Ends the Celery worker on SIGHUP, after its calls have ended, if the file is legal."""
 
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config
         self._settings = settings
         self.wanted = False
-        """Whether the process is to be started again."""
+        """Whether the process must be restarted."""
 
     def watch(self) -> None:
-        """Take SIGHUP, which Celery would use to start itself again."""
+        """Handle SIGHUP, on which Celery would restart itself."""
         signal.signal(signal.SIGHUP, self._reload)
 
     def _reload(self, *_: object) -> None:

@@ -42,7 +42,7 @@ class ProvisionerApi:
     """
 
     def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
-        """Connect when the first call is made, through the proxy that the environment names.
+        """Connect at the first call, through the proxy of the environment.
 
         Raises:
             ProxyError: a variable that names a proxy for the server cannot be used.
@@ -60,7 +60,7 @@ class ProvisionerApi:
         self._client.close()
 
     def register(self, registration: SourceRegistration) -> SourceRegistrationReply:
-        """Introduce a source, or what has changed of it."""
+        """Register a source, or its changes."""
         return self._post("register", registration, SourceRegistrationReply)
 
     def claim(self, request_id: str, claim: RequestClaim) -> RequestOrder:
@@ -68,7 +68,7 @@ class ProvisionerApi:
         return self._post(f"requests/{request_id}/claim", claim, RequestOrder)
 
     def report(self, report: SourceReport) -> SourceReportReply:
-        """Report what a call of the engine has returned; the reply names jobs to cancel."""
+        """Report the result of an engine's call; the reply names jobs to cancel."""
         return self._post("report", report, SourceReportReply)
 
     def _post(self, path: str, body: RecordModel, kind: type[Reply]) -> Reply:
@@ -94,13 +94,13 @@ class ProvisionerApi:
 
 
 def persevere(call: Callable[[], Answer], *, for_seconds: float) -> Answer:
-    """Return what `call` returns, trying again while the server does not answer.
+    """Return the result of `call`, which is repeated while the server does not answer.
 
-    Each new reason is logged once: an unknown certificate or a wrong address is as silent otherwise
-    as a server that is slow.
+    Each new reason is logged once: otherwise an unknown certificate or a wrong address would look
+    like a slow server.
 
     Raises:
-        ConnectionFailedError: it still did not after `for_seconds`.
+        ConnectionFailedError: the server still did not answer after `for_seconds`.
         ApiError: the server refused.
     """
     logged = ""

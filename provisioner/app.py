@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 TASK = "provisioner.call"
 CONCURRENCY = 4
-"""Calls at once: a hanging engine must not keep the others of this provisioner waiting."""
+"""Concurrent calls: a hanging engine must not block the other sources."""
 FOR_EVER = float("inf")
 USED_UP = 401
 
@@ -59,7 +59,7 @@ def open_source(settings: Settings, config: SourceConfig) -> OpenSource:
     """Return a source with its folder and its engine, which is not called yet.
 
     Raises:
-        ValueError: naming the options that are wrong, or the folder that cannot be written.
+        ValueError: names the wrong options, or a folder that cannot be written.
     """
     folder = settings.state_dir.resolve() / "sources" / config.name
     try:
@@ -71,11 +71,11 @@ def open_source(settings: Settings, config: SourceConfig) -> OpenSource:
 
 
 def join(settings: Settings, source: OpenSource) -> None:
-    """Register a source, waiting for the server as long as it takes.
+    """Register a source, waiting for the server as long as necessary.
 
     Raises:
-        ValueError: the source has neither a token of its own nor one to join with.
-        ApiError: the server does not accept it.
+        ValueError: the source has neither its own token nor a join token.
+        ApiError: the server refuses it.
     """
     registration = source.config.registration(version=_version())
     own, offered = source.token(), filter(None, map(str.strip, settings.join_token.split(",")))
@@ -114,7 +114,7 @@ def create_app(settings: Settings, sources: Mapping[str, OpenSource]) -> Celery:
     app.conf.update(
         task_queues=[Queue(f"source.{name}") for name in sources],
         task_ignore_result=True,
-        # A message that a dying provisioner had in its hands comes again; doubled ones do no harm.
+        # A message that a dying provisioner held is delivered again; duplicates do no harm.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
         task_serializer="json",
@@ -147,7 +147,7 @@ def consume(app: Celery, *, when_ready: Callable[[], None]) -> None:
 
     Args:
         app: the app.
-        when_ready: is called once Celery has installed its signal handlers.
+        when_ready: called once Celery has installed its signal handlers.
     """
     signals.worker_ready.connect(lambda **_: when_ready(), weak=False)
     app.Worker(

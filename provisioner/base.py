@@ -1,7 +1,7 @@
-"""What a source of nodes is to the provisioner: five short calls of one engine.
+"""The interface of node sources to the provisioner: five short calls of one engine.
 
 Each kind of engine is one module that implements `NodeSource`. Calls block, have time limits, and
-are repeated after errors: every one must be harmless when it is made twice.
+are repeated after errors: each must be harmless when it is made twice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pydantic import BaseModel, ConfigDict
 from trainyard.protocol.node_sources.messages import EngineJob, Purpose
 
 COMMAND_SECONDS = 30.0
-"""Longest time of one command of an engine."""
+"""Time limit of one command of an engine."""
 SHOWN_CHARACTERS = 1500
-"""Most characters of a command's errors that a message repeats."""
+"""Limit of the characters of a command's errors in a message."""
 
 SSH_FAILED = 255
-"""Exit status of ssh itself; every other one is the remote command's."""
+"""Exit status of ssh itself; any other is the remote command's."""
 
 
 class EngineOptions(BaseModel):
@@ -37,14 +37,14 @@ class EngineOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Place:
-    """What every engine needs to know of its source."""
+    """The facts of a source that every engine needs."""
 
     name: str
     """Name of the source."""
     python: str
-    """Interpreter on the nodes that has the worker and the trainer."""
+    """Interpreter on the nodes with the worker and the trainer."""
     folder: Path
-    """Folder of the source at the provisioner, for files of the engine's own; mode 0700."""
+    """Folder of the source at the provisioner, for the engine's own files; mode 0700."""
 
 
 @dataclass(frozen=True)
@@ -59,25 +59,25 @@ class Shape:
 
 @dataclass(frozen=True)
 class Submission:
-    """A claimed request, as the engine is asked for it."""
+    """A claimed request, as submitted to the engine."""
 
     request_id: str
     purpose: Purpose
     shape: Shape
     seconds: float | None
-    """Length of the allocation; without an end when absent."""
+    """Length of the allocation; unlimited when absent."""
     secrets: Path
-    """File of mode 0600 with one join secret a line, by the index of the pilot. Its content goes
-    into no argument, environment, script or log."""
+    """File of mode 0600 with one join secret per line, by the index of the pilot. No argument,
+    environment, script or log may contain it."""
     environment: Mapping[str, str]
     """`TRAINYARD_*` settings of the pilots; none of them is a secret."""
 
 
 class SourceError(Exception):
-    """The call failed; what it was about is unknown."""
+    """The call failed; the state of its object is unknown."""
 
     refused: bool = False
-    """Whether the engine refuses for good, so that a repeat is useless."""
+    """Whether the refusal is final, so that a repeat is useless."""
 
     @classmethod
     def refusal(cls, message: str) -> SourceError:
@@ -93,7 +93,7 @@ class LoginNeeded(SourceError):  # noqa: N818 - a condition that a person ends
     def __init__(self, message: str, *, command: str) -> None:
         super().__init__(message)
         self.command = command
-        """Command that renews the login, at the provisioner's machine."""
+        """Command that renews the login, on the provisioner's machine."""
 
 
 class CommandTimeout(SourceError):  # noqa: N818 - a condition, not a mistake
@@ -102,34 +102,34 @@ class CommandTimeout(SourceError):  # noqa: N818 - a condition, not a mistake
 
 @dataclass(frozen=True)
 class EngineListing:
-    """What an engine listed."""
+    """Jobs that an engine listed."""
 
     jobs: Sequence[EngineJob]
     login: LoginNeeded | None = None
-    """Set where a part of the engine needs a person; the jobs there are `unknown`."""
+    """Set if a part of the engine needs a login by a person; its jobs are `unknown`."""
 
 
 class NodeSource(Protocol):
     """An engine that supplies nodes. Every call raises `SourceError` when it learned nothing."""
 
     def submit(self, submission: Submission) -> str:
-        """Start the engine's job of a request unless it exists; return the engine's id of it.
+        """Start the engine's job of a request unless it exists; return the engine's id of the job.
 
-        Looks for a job of that name first: an earlier call may have started it, and its answer may
-        have been lost. No two calls for one request run at once.
+        It first searches for a job of that name: an earlier call may have started it, and its
+        answer may have been lost. Calls for one request never run concurrently.
         """
         ...
 
     def list(self) -> EngineListing:
-        """Return every job of this source whose name is that of a request, wanted or not."""
+        """Return every job of this source with the name of a request, wanted or not."""
         ...
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the jobs of these requests; one that the engine does not know is left out."""
+        """Return the jobs of these requests; those unknown to the engine are omitted."""
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Have the engine end the job of a request; harmless where there is none."""
+        """Make the engine end the job of a request; harmless without a job."""
         ...
 
     def explain(self, request_id: str) -> str:
@@ -145,25 +145,25 @@ def run_command(
     variables: Mapping[str, str] | None = None,
     kept_bytes: int = -1,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command without a shell and return how it ended, whatever its exit status.
+    """Run a command without a shell, and return its result, whatever its exit status.
 
     The child gets no `TRAINYARD_*` variable: the provisioner's own settings hold secrets.
 
     Args:
-        command: program and arguments; none of them may be a secret, as others can read them.
-        stdin: what the command reads.
-        seconds: time limit; the command is then killed with all that it started in its session.
-        variables: environment variables in addition.
-        kept_bytes: most bytes of each output that are returned; all when negative.
+        command: program and arguments; never secrets, as other users can read them.
+        stdin: input of the command.
+        seconds: time limit, after which the command and all of its session are killed.
+        variables: additional environment variables.
+        kept_bytes: limit of the returned bytes of each output; all when negative.
 
     Raises:
         CommandTimeout: it did not end in time.
-        SourceError: there is no such program.
+        SourceError: the program does not exist.
     """
     clean = {key: value for key, value in os.environ.items() if not key.startswith("TRAINYARD_")}
     text = stdin if isinstance(stdin, bytes) else None
-    # Files and no pipes: what a command leaves behind, such as ssh a master connection, keeps
-    # stderr, and a pipe would end with it.
+    # Files instead of pipes: a process left behind, such as a master connection of ssh, keeps
+    # stderr open, and a read from a pipe would wait for it.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
@@ -172,8 +172,8 @@ def run_command(
                 stdout=output,
                 stderr=errors,
                 env={**clean, **(variables or {})},
-                # Ctrl-C at the provisioner ends no call halfway, and ssh finds no terminal to read
-                # a password from.
+                # Ctrl-C at the provisioner interrupts no call, and ssh finds no terminal from which
+                # to read a password.
                 start_new_session=True,
             )
         except OSError as error:
@@ -181,7 +181,7 @@ def run_command(
         try:
             process.communicate(text, timeout=seconds)
         except BaseException as error:
-            if process.returncode is None:  # not reaped: the group has no other's pid
+            if process.returncode is None:  # not reaped: the group's pid is not reused
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             if isinstance(error, subprocess.TimeoutExpired):
@@ -198,17 +198,17 @@ def run_command(
 def run_over_ssh(
     ssh: Sequence[str], command: Sequence[str], *, stdin: bytes = b"", kept_bytes: int = -1
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command on the machine that `ssh` reaches, without a question to a person.
+    """Run a command on the machine that `ssh` reaches, without prompting a person.
 
     Args:
         ssh: program, options and host, such as `["ssh", "login1"]`.
         command: program and arguments; they are quoted for the remote shell.
-        stdin: what the command reads.
-        kept_bytes: most bytes of each output that are returned; all when negative.
+        stdin: input of the command.
+        kept_bytes: limit of the returned bytes of each output; all when negative.
 
     Raises:
         LoginNeeded: the machine accepts no key.
-        SourceError: the machine is not reached, or the command did not end in time.
+        SourceError: the machine is unreachable, or the command did not end in time.
     """
     quick = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
     words = [ssh[0], *quick, *ssh[1:], shlex.join(command)]
@@ -222,11 +222,11 @@ def run_over_ssh(
 
 
 def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return what a command wrote to stderr, else to stdout, printable and of bounded length."""
+    """Return a command's stderr, or else its stdout, printable and of limited length."""
     text = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
     return printable(text)[-SHOWN_CHARACTERS:] or f"exit status {done.returncode}"
 
 
 def printable(text: str) -> str:
-    """Return a text of an engine without control characters but those of lines."""
+    """Return an engine's text without control characters, except tabs and line breaks."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

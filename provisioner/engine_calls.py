@@ -1,4 +1,4 @@
-"""One call of an engine for the server: claim, call, report what was learned."""
+"""One call of an engine for the server: claim, call, report."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from trainyard.protocol.worker_messages import PROTOCOL
 logger = logging.getLogger(__name__)
 
 SERVER_SECONDS = 30.0
-"""Time for which a call waits for the server. What was not reported is listed within a minute."""
+"""Time for which a call waits for the server. Unreported jobs are listed within a minute."""
 REFUSED_CLAIM = frozenset({409, 422})
-"""Statuses of a claim whose cause is here, such as lost secrets: the request shows it as its
-reason. One that is unknown to the server (404) has none to show it."""
+"""Statuses of a claim with a local cause, such as lost secrets, which the request shows as its
+reason. A request that the server does not know (404) cannot show one."""
 PART_BYTES = 512 * 1024
-"""Largest part of a report: half of a body that the server accepts by default."""
+"""Size limit of a part of a report: half of the body that the server accepts by default."""
 CANCELS_AT_ONCE = 100
-"""Most jobs that one listing cancels; the next one cancels more."""
+"""Limit of the jobs that one listing cancels; the next one cancels more."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What a call of the engine returned."""
+    """The result of an engine's call."""
 
     jobs: Sequence[EngineJob] = ()
     complete: bool = False
@@ -66,7 +66,7 @@ class EngineCalls:
             engine: its engine.
             folders: folders of its requests.
             api: connection to the server with the source's token.
-            url: the provisioner's own URL of the server, for pilots where nothing names another.
+            url: the provisioner's own URL of the server, for pilots without another one.
         """
         self._config = config
         self._engine = engine
@@ -77,8 +77,7 @@ class EngineCalls:
     def carry_out(self, message: SourceMessage) -> None:
         """Call the engine and report; errors of engine and server are logged.
 
-        A message that is lost with its call is sent again by the server: every call can be
-        repeated.
+        The server sends a message again that was lost with its call: every call can be repeated.
         """
         try:
             try:
@@ -96,9 +95,9 @@ class EngineCalls:
             logger.warning("%r: the server: %s", message, error)
 
     def _is_withdrawn(self, request_id: str) -> bool:
-        """Return whether a request was withdrawn, by the server: a message alone cancels no job.
+        """Return whether the server has withdrawn a request: a message alone cancels no job.
 
-        A claim without secrets is refused while the request is wanted, and changes nothing.
+        While the request is wanted, a claim without secrets is refused, and changes nothing.
         """
         claim = RequestClaim(protocol=PROTOCOL, source=self._config.name, secret_hashes=())
         try:
@@ -115,8 +114,8 @@ class EngineCalls:
     def _list(self) -> None:
         """Report every job of the source, and cancel those that the reply names.
 
-        A job of a name and source like ours that was not submitted from this folder may be another
-        server's: it stays, unless the server orders its end by a message of its own.
+        A job with our name and source that was not submitted from this folder may belong to another
+        server: it stays, unless the server orders its end by a separate message.
         """
 
         def listed() -> Learned:
@@ -137,7 +136,7 @@ class EngineCalls:
     def _call(self, call: str, request_id: str) -> None:
         """Make a call for one request, and report.
 
-        Calls for one request exclude each other; the server repeats one that is left out.
+        Calls for one request exclude each other; the server repeats a skipped one.
 
         Raises:
             Busy: another call for the request runs.
@@ -190,10 +189,10 @@ class EngineCalls:
         return Learned(self._status(request_id))
 
     def _status(self, request_id: str) -> Sequence[EngineJob]:
-        """Return the job of a request; without one, the proof that there is none if there is one.
+        """Return the job of a request or, without a job, the proof that none exists, if any.
 
-        The engine was never called for a request that was claimed here and not submitted here, so
-        that no job of it exists. Whatever else the engine does not know is left unknown.
+        For a request that was claimed but not submitted here, the engine was never called, so that
+        no job exists. Any other request without a job remains unknown.
         """
         if self._folders.was_never_submitted(request_id):
             reason = "withdrawn before it was submitted"
@@ -205,10 +204,10 @@ class EngineCalls:
         return self._engine.status([request_id])
 
     def _report(self, call: Callable[[], Learned], *, request_id: str | None) -> SourceReportReply:
-        """Make a call, and report what it returned or why it failed.
+        """Make a call, and report its result or failure.
 
         Raises:
-            ApiError: the server refuses the report, or has no such request.
+            ApiError: the server refuses the report, or does not know the request.
             ConnectionFailedError: the server does not answer.
         """
         error: SourceError | None = None
@@ -231,7 +230,7 @@ class EngineCalls:
     def _send(
         self, learned: Learned, error: SourceError | None, *, request_id: str | None
     ) -> SourceReportReply:
-        """Report in as many parts as the server's limit of a body demands."""
+        """Report in as many parts as the server's size limit requires."""
         *first, last = _parts(tuple(_printable(learned.jobs)))
         earlier: list[str] = []
         cancel: dict[str, None] = {}
@@ -284,6 +283,6 @@ def _printable(jobs: Iterable[EngineJob]) -> Iterable[EngineJob]:
 
 
 def clean(text: str, *, longest: int = 2000) -> str:
-    """Return a text of an engine without control characters, of bounded length."""
+    """Return an engine's text without control characters, of limited length."""
     shown = printable(text.strip())
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."

@@ -14,7 +14,7 @@ Options = Mapping[str, JsonValue]
 Opened = Callable[[Place, Options, str], NodeSource]
 
 
-# Each kind has its own imports: a provisioner of Slurm needs no client of Kubernetes.
+# Each kind has its own imports: a Slurm provisioner needs no Kubernetes client.
 
 
 def _slurm(place: Place, options: Options, pointer: str) -> NodeSource:
@@ -54,7 +54,7 @@ def open_engine(config: SourceConfig, place: Place) -> NodeSource:
     """Return the engine of a source; it is not called yet.
 
     Raises:
-        ValueError: naming the options that are wrong, or the extra that is not installed.
+        ValueError: names the wrong options, or the extra that is not installed.
     """
     pointer = f"/sources/{config.name}/options"
     try:

@@ -1,9 +1,9 @@
-"""Folders of requests: join secrets of the pilots, and the lock that excludes doubled calls.
+"""Folders of requests: the pilots' join secrets, and the lock against concurrent calls.
 
 ```
 <state_dir>/sources/<name>/token                    token of the source, 0600
-<state_dir>/sources/<name>/requests/<id>/secrets    one join secret a line, by index; 0600
-<state_dir>/sources/<name>/requests/<id>/submitted  exists before the engine is first called for it
+<state_dir>/sources/<name>/requests/<id>/secrets    one join secret per line, by index; 0600
+<state_dir>/sources/<name>/requests/<id>/submitted  exists before the engine's first call for it
 <state_dir>/sources/<name>/requests/<id>.lock       locked while a call for the request runs
 ```
 """
@@ -24,7 +24,7 @@ from trainyard.base.ids import is_id
 from trainyard.run.atomic import create_file, sync_folder
 
 KEPT_SECONDS = 86_400.0
-"""Time that a folder is kept after its job was last seen in a complete listing."""
+"""Time for which a folder is kept after its job was last in a complete listing."""
 
 
 class Busy(Exception):  # noqa: N818 - a condition, not a mistake
@@ -35,7 +35,7 @@ class RequestFolders:
     """The folders of all requests of one source."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder of the source, with mode 0700."""
+        """Create the folder of the source, with mode 0700."""
         self._folder = folder / "requests"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -43,8 +43,8 @@ class RequestFolders:
     def locked(self, request_id: str) -> Iterator[None]:
         """Hold the lock of a request while the block runs.
 
-        It is not waited for: a submission may hold it for an hour, and a wait would take a process
-        of the provisioner that long. The server repeats its calls.
+        It does not wait: a submission may hold the lock for an hour, and a wait would block a
+        process of the provisioner that long. The server repeats its calls.
 
         Raises:
             Busy: another call holds it.
@@ -57,7 +57,7 @@ class RequestFolders:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise Busy(f"another call for request {request_id} runs") from error
-                if not _is_file(fd, path):  # the sweep has removed it meanwhile
+                if not _is_file(fd, path):  # the sweep removed it meanwhile
                     continue
                 yield
                 return
@@ -65,13 +65,13 @@ class RequestFolders:
                 os.close(fd)
 
     def secrets(self, request_id: str, *, count: int) -> Path:
-        """Return the file of the join secrets of a request; it is drawn at the first call.
+        """Return the file of a request's join secrets, which the first call generates.
 
         Its content never changes: the server has the hashes, and pilots may have the secrets.
         """
         folder = self._folder / request_id
         folder.mkdir(mode=0o700, exist_ok=True)
-        os.utime(folder)  # the sweep keeps what is still claimed, as while an engine is away
+        os.utime(folder)  # the sweep keeps requests with recent claims, even without an engine
         path = folder / "secrets"
         if not path.exists():
             drawn = "".join(f"ty_pilot_{secrets.token_urlsafe(32)}\n" for _ in range(count))
@@ -91,18 +91,18 @@ class RequestFolders:
         return (self._folder / request_id / "submitted").exists()
 
     def was_never_submitted(self, request_id: str) -> bool:
-        """Return whether no job of a request can exist; call it under the request's lock.
+        """Return whether a request certainly has no job; call it under the request's lock.
 
-        False where nothing is known: the folder may have been lost, or be another provisioner's.
+        False if nothing is known: the folder may have been lost, or belong to another provisioner.
         """
         folder = self._folder / request_id
         return (folder / "secrets").exists() and not (folder / "submitted").exists()
 
     def sweep(self, listed: Collection[str]) -> None:
-        """Remove folders whose jobs no complete listing has had for a day.
+        """Remove folders of jobs that were in no complete listing for a day.
 
         Args:
-            listed: ids of the requests whose jobs the engine has; their folders stay.
+            listed: ids of the requests with a job at the engine; their folders stay.
         """
         for folder in self._folder.iterdir():
             if not is_id(folder.name):
@@ -123,6 +123,6 @@ def _is_file(fd: int, path: Path) -> bool:
 
 
 def hashes(path: Path) -> tuple[str, ...]:
-    """Return the SHA-256 of each secret of a file, in hexadecimal."""
+    """Return the SHA-256 of each secret in a file, in hexadecimal."""
     lines = path.read_text(encoding="ascii").splitlines()
     return tuple(hashlib.sha256(line.encode()).hexdigest() for line in lines)

@@ -32,7 +32,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class Settings(BaseSettings):
-    """What a provisioner needs to know; every field is one environment variable."""
+    """Settings of a provisioner; every field is one environment variable."""
 
     model_config = SettingsConfigDict(env_prefix="TRAINYARD_", frozen=True)
 
@@ -41,11 +41,11 @@ class Settings(BaseSettings):
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker; pilots never see it."""
     broker_password_file: Path | None = None
-    """File that holds the password of this URL, which then has none; no other user can read it."""
+    """File with the password of this URL, which then has none; no other user may read the file."""
     join_token: str = ""
     """Join tokens, separated by commas: one for each source that has not joined yet."""
     ca_file: Path | None = None
-    """File of CA certificates that the server's is verified with; the system's when absent."""
+    """File of CA certificates for verifying the server's; the system's when absent."""
     state_dir: Path = Path("trainyard-provisioner")
     """Folder for the tokens of the sources and the join secrets of their pilots."""
 
@@ -53,7 +53,7 @@ class Settings(BaseSettings):
         """Return `broker_url` with its password.
 
         Raises:
-            ValueError: the file of the password cannot be used, or the URL has one already.
+            ValueError: the password file is unusable, or the URL already has a password.
         """
         return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
@@ -68,21 +68,21 @@ class PilotSettings(_Table):
     """Settings of the worker that pass through to pilots (docs/worker.md)."""
 
     allow_code: bool = False
-    """Whether the nodes run code that a job brings."""
+    """Whether the nodes run code of jobs."""
     run_as: str | None = None
-    """Users as whom ranks run."""
+    """Users of ranks."""
     ca_file: Annotated[str, Field(pattern="^/")] | None = None
     """File of CA certificates on the nodes."""
     notice_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] | None = None
-    """Time between the notice that a pilot gets of its end and its end, such as Slurm's `KillWait`
-    or the grace of a pod; no save begins that does not fit."""
+    """Time from a pilot's notice of its end to that end, such as Slurm's `KillWait` or the grace of
+    a pod; a save that does not fit is not started."""
 
 
 class SourceConfig(_Table):
     """One source of nodes: a table `[[sources]]`."""
 
     name: SourceName
-    """Name of the source; the names of its nodes begin with it."""
+    """Name of the source; the names of its nodes start with it."""
     kind: SourceKind
     """Kind of engine."""
     slots: Annotated[int, Field(ge=1, le=1024)]
@@ -94,9 +94,9 @@ class SourceConfig(_Table):
     roots: Annotated[dict[Root, Place], Field(min_length=1, max_length=64)]
     """Path on the nodes, or `s3://bucket/prefix`, of each storage root."""
     limits: SourceLimits = Field(default_factory=SourceLimits)
-    """What may be asked of it."""
+    """Limits of what may be requested of it."""
     request_seconds: Annotated[float, Field(ge=60, le=LONGEST_SECONDS)] | None = None
-    """Length of an allocation; without an end when absent."""
+    """Length of an allocation; unlimited when absent."""
     idle_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] = 300.0
     """Time without an attempt after which nodes are released."""
     leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)] = 300.0
@@ -106,7 +106,7 @@ class SourceConfig(_Table):
     url: Url | None = None
     """URL at which pilots reach the server; the server's own answer when absent."""
     python: Annotated[str, Field(min_length=1, max_length=500)] = "python3"
-    """Interpreter on the nodes that has the worker and the trainer."""
+    """Interpreter on the nodes with the worker and the trainer."""
     worker: PilotSettings = PilotSettings()
     """Settings of the worker that pass through to pilots."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
@@ -182,7 +182,7 @@ def read_sources(path: Path) -> tuple[SourceConfig, ...]:
     """Return the sources of a TOML file.
 
     Raises:
-        ValueError: the file cannot be read, or naming each field that is wrong, and its value.
+        ValueError: the file is unreadable; or names each wrong field and its value.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -197,10 +197,10 @@ def read_sources(path: Path) -> tuple[SourceConfig, ...]:
 
 
 def parse_table(model: type[Parsed], table: Any, *, pointer: str = "") -> Parsed:
-    """Return a table of TOML as a model.
+    """Parse a table of TOML as a model.
 
     Raises:
-        SpecError: naming each field that is wrong, its value, and what is legal.
+        SpecError: names each wrong field, its value, and the legal values.
     """
     text = json.dumps(table, default=str)  # strict models accept JSON's arrays for tuples
     try:

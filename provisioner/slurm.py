@@ -1,7 +1,7 @@
-"""Slurm as a source of nodes: one batch job a request, whose tasks are pilots.
+"""Slurm as a source of nodes: one batch job per request, with pilots as its tasks.
 
-Jobs are found by name, comment and user. No accounting is needed: what squeue has forgotten is
-unknown, unless sacct proves its end.
+Jobs are found by name, comment and user. Accounting is not needed: a job that squeue has forgotten
+is unknown, unless sacct proves its end.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from trainyard.protocol.node_sources.messages import (
 from trainyard.run.atomic import create_file
 
 OLDEST = (20, 11)
-"""First version whose commands have every option that is used here."""
+"""First version with every option used here."""
 UNPROVEN = "NODE_FAIL"
-"""State of an end at which a node did not answer: its processes may live."""
+"""State of a job that ended while a node did not answer: its processes may live."""
 _STATES: Mapping[EngineState, str] = {
     "pending": "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT",
     "running": "RUNNING SUSPENDED STOPPED RESIZING SIGNALING",
@@ -49,14 +49,14 @@ _STATES: Mapping[EngineState, str] = {
     "NODE_FAIL",
 }
 STATES = {name: state for state, names in _STATES.items() for name in names.split()}
-"""States of Slurm; any other one is unknown."""
+"""States of Slurm; all others are unknown."""
 SILENT = re.compile(r"\*|DOWN|NOT_RESPONDING|UNKNOWN|FAIL|POWER|REBOOT|FUTURE")
-"""States of a node that does not answer, or not reliably."""
+"""States of a node that does not answer reliably."""
 FIELDS = (
     *(("JobID", 32), ("State", 20), ("Name", 48), ("RestartCnt", 12), ("Comment", 64)),
     *(("StartTime", 24), ("EndTime", 24), ("NodeList", 8000), ("Reason", 200)),
 )
-"""Columns of squeue by fixed width, which every version has, unlike JSON and separators."""
+"""Columns of squeue with fixed widths, which every version supports, unlike JSON and separators."""
 REFUSALS = re.compile(
     "(?i)invalid|unrecognized|not available|not permitted|permission denied|violates|requires|"
     "ambiguous|more .* than permitted|unable to determine|required|disabled"
@@ -64,22 +64,22 @@ REFUSALS = re.compile(
 PASSING = re.compile(
     "(?i)contact|timed out|temporarily|authentication|zero bytes|standby|connection|munge"
 )
-"""Errors of sbatch that mean the controller and not the request."""
+"""Errors of sbatch caused by the controller, not by the request."""
 AT_ONCE = 500
-"""Names of nodes or files in one command: the kernel takes 128 KiB for an argument."""
+"""Names of nodes or files per command: the kernel accepts 128 KiB for an argument."""
 MAX_OUTPUT = 256 * 2**20
-"""Longest output of a command: squeue writes 8.4 KB for each job of the user, pilots or not."""
+"""Output limit of a command: squeue writes 8.4 KB for each job of the user, pilots or not."""
 RESOLVED_SECONDS = 600.0
-"""Time for which the addresses of a name are kept: a node may come back with others."""
+"""Time for which the addresses of a name are kept: a node may return with others."""
 LOG = "pilots.log"
-# The notice is for the shell alone, which leaves a file: USR1 would end what handles it not. TERM
-# reaches the pilots by itself; without its trap the shell would end, and they with their srun.
+# Only the shell gets the notice, and writes a file: USR1 would end programs that do not handle it.
+# TERM reaches the pilots directly; without its trap the shell would end, and the pilots with srun.
 NOTICE = """rm -f "$TRAINYARD_PREEMPTION_NOTICE_FILE"
 trap 'echo the allocation ends soon > "$TRAINYARD_PREEMPTION_NOTICE_FILE"' USR1
 trap : TERM"""
 WAIT = "while kill -0 $! 2> /dev/null; do wait $!; done"
 TIMES = ("env", "SLURM_TIME_FORMAT=%s")
-"""Times as Unix times: the default has no time zone."""
+"""Makes Slurm print Unix times: the default has no time zone."""
 WRITE_SECRETS = (
     'umask 077 && mkdir -p "$1" && [ -O "$1" ] && '
     'cat > "$1/.draft.$$" && mv "$1/.draft.$$" "$1/secrets"'
@@ -95,7 +95,7 @@ class _Row:
     request_id: str
     restarts: int
     nodes: int
-    """Nodes that were asked for."""
+    """Number of requested nodes."""
     starts_at: float | None
     ends_at: float | None
     node_list: str
@@ -110,12 +110,12 @@ class SlurmSource:
     """The jobs of one source in one Slurm cluster."""
 
     def __init__(self, place: Place, options: SlurmOptions) -> None:
-        """Use a cluster; `ValueError` where the options contradict each other."""
+        """Use a cluster; raise `ValueError` if the options contradict each other."""
         if options.ssh and options.folder is None:
             raise ValueError(f"source {place.name}: options.ssh needs options.folder")
         self._place = place
         self._options = options
-        self._comment = f"trainyard/{place.name}/"  # of every job; the nodes asked for follow
+        self._comment = f"trainyard/{place.name}/"  # of every job; the number of nodes follows
         self._resolved: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._version: tuple[int, ...] = ()
         self._kill_wait: int | None = None
@@ -131,7 +131,7 @@ class SlurmSource:
             self._run(*write, stdin=submission.secrets.read_bytes())
         ours = self._resources(submission)
         done = self._command(
-            # An option without its value takes the next word for it: never our name of the job.
+            # An option without a value takes the next word as its value: not our name of the job.
             *("sbatch", "--parsable", *ours, *self._options.options, *ours),
             stdin=self._script(submission, folder).encode(),
         )
@@ -154,13 +154,13 @@ class SlurmSource:
         return EngineListing(jobs)
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the jobs of these requests; of forgotten ones, those whose end sacct proves."""
+        """Return the jobs of these requests; forgotten ones only if sacct proves their end."""
         jobs = self._jobs(self._rows(request_ids))
         known = {job.request_id for job in jobs}
         return [*jobs, *self._accounted([one for one in request_ids if one not in known])]
 
     def cancel(self, request_id: str) -> None:
-        """Cancel the job of a request: its pilots receive SIGTERM, and `KillWait` later SIGKILL."""
+        """Cancel the job of a request: its pilots receive SIGTERM, and SIGKILL after `KillWait`."""
         for row in self._rows([request_id]):
             if not row.has_ended:
                 self._run("scancel", row.job_id)
@@ -193,7 +193,7 @@ class SlurmSource:
         )
 
     def _script(self, submission: Submission, folder: Path) -> str:
-        """Return the batch script; it has the path of the secrets and none of them."""
+        """Return the batch script; it contains the path of the secrets, but no secret."""
         cores = self._options.cpus_per_node or submission.shape.slots
         environment = dict(submission.environment)
         environment["TRAINYARD_JOIN_TOKEN_FILE"] = str(folder / "secrets")
@@ -219,7 +219,7 @@ class SlurmSource:
         """Return the jobs of these requests, or of all, that the controller remembers, one each.
 
         An sbatch without an answer may take effect after the next one: then the younger job of the
-        name is cancelled, and what has not ended hides what has.
+        name is cancelled, and an unfinished job hides a finished one.
         """
         columns = ",".join(f"{name}:{width}" for name, width in FIELDS)
         names = [f"--name={','.join(map(job_name, request_ids))}"] if request_ids else []
@@ -233,7 +233,7 @@ class SlurmSource:
         return list(kept.values())
 
     def _row(self, line: str) -> _Row | None:
-        """Return a line of squeue; None where it is another source's job, or no pilot's."""
+        """Parse a line of squeue; return None for another source's job or a job without pilots."""
         ends = itertools.accumulate(width for _, width in FIELDS)
         values = {
             name: line[end - width : end].strip()
@@ -252,17 +252,17 @@ class SlurmSource:
         )
 
     def _jobs(self, rows: Sequence[_Row]) -> Sequence[EngineJob]:
-        """Return the jobs of these rows; the controller is asked once for the nodes of all."""
+        """Return the jobs of these rows; one call of the controller covers the nodes of all."""
         lives = {row.job_id: self._lives(row) for row in rows}
         each = (hosts for of_job in lives.values() for hosts in of_job.values())
         addresses = self._addresses({host for hosts in each for host in hosts})
         return [_job(row, lives[row.job_id], addresses) for row in rows]
 
     def _lives(self, row: _Row) -> Mapping[int, Sequence[str]]:
-        """Return the hosts of a job that runs, by the index of their task, of each of its lives.
+        """Return the hosts of each run of a running job, by the index of their task.
 
-        Slurm strikes nodes that fail, and those that have completed, off the list of a job, and
-        proves by that nothing about their processes. So the first whole list of each life is kept.
+        Slurm removes failed nodes, and completed ones, from a job's list, which proves nothing
+        about their processes. So the first complete list of each run is kept.
         """
         if STATES.get(row.state) not in ("running", "completing"):
             return {}
@@ -280,12 +280,12 @@ class SlurmSource:
         return lives
 
     def _addresses(self, hosts: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """Return the addresses of those nodes that answer the controller; others are left out."""
+        """Return the addresses of nodes that answer the controller; others are omitted."""
         found: dict[str, tuple[str, ...]] = {}
         names = sorted(hosts)
         for first in range(0, len(names), AT_ONCE):
             some = ",".join(names[first : first + AT_ONCE])
-            # A node that was deleted makes it fail; what it writes of the others is right.
+            # A deleted node makes it fail, but its output about the others is right.
             text = self._command("scontrol", "-o", "show", "node", some).stdout
             for line in text.decode(errors="replace").splitlines():
                 fields = dict(word.partition("=")[::2] for word in line.split())
@@ -295,18 +295,18 @@ class SlurmSource:
         return found
 
     def _resolve(self, address: str) -> tuple[str, ...]:
-        """Return the IP addresses of a name, as the login node finds them."""
+        """Return the IP addresses of a name, as resolved on the login node."""
         at, found = self._resolved.get(address, (-math.inf, ()))
         if time.monotonic() - at >= RESOLVED_SECONDS:
             text = self._command("getent", "ahosts", address).stdout.decode(errors="replace")
             new = sorted({line.split()[0] for line in text.splitlines() if line.split()})[:16]
-            if new:  # else the former ones count, and it is looked up again
+            if new:  # otherwise the former ones remain, and the name is resolved again later
                 found = tuple(new)
                 self._resolved[address] = time.monotonic(), found
         return found
 
     def _accounted(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the jobs among these that ended by the accounting; none where there is none."""
+        """Return the jobs among these that accounting shows as ended; empty without accounting."""
         if not request_ids:
             return []
         names = ",".join(job_name(one) for one in request_ids)
@@ -327,7 +327,7 @@ class SlurmSource:
         return list(jobs.values())
 
     def _probe(self) -> None:
-        """Learn the version and `KillWait`, once."""
+        """Read the version and `KillWait`, once."""
         if self._version:
             return
         text = self._run("squeue", "--version")
@@ -336,14 +336,14 @@ class SlurmSource:
         if version < OLDEST:
             raise SourceError.refusal(f"{text.strip()!r}; Slurm {OLDEST[0]}.{OLDEST[1]} is needed")
         config = self._run("scontrol", "show", "config")
-        if "proctrack/pgid" in config:  # the end of a job would prove nothing about its ranks
+        if "proctrack/pgid" in config:  # then the end of a job proves nothing about its ranks
             raise SourceError.refusal("ProctrackType=proctrack/pgid; cgroup or linuxproc is needed")
         wait = re.search(r"KillWait\s*=\s*(\d+)", config)
         self._kill_wait = int(wait[1]) if wait else None
         self._version = version
 
     def _run(self, *command: str, stdin: bytes = b"") -> str:
-        """Return what a command writes, or raise `SourceError` where it fails."""
+        """Return the output of a command; raise `SourceError` if it fails."""
         done = self._command(*command, stdin=stdin)
         if done.returncode:
             raise SourceError(error_text(done))
@@ -365,8 +365,8 @@ def _job(
 ) -> EngineJob:
     """Describe a job.
 
-    A requeued one starts again when its nodes have completed, or have failed: processes of its
-    earlier lives are gone on nodes that answer, where slurmd ends what has no job.
+    A requeued job starts again when its nodes have completed, or have failed: on nodes that answer,
+    processes of its earlier runs are gone, because slurmd ends processes without a job.
     """
     state = STATES.get(row.state, "unknown")
     shown = "" if row.reason == "None" else row.reason

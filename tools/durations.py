@@ -1,4 +1,4 @@
-"""Sum what a run of the tests measured, by folder and by cause: `docs/testing.md`."""
+"""Sum the measured times of a run of the tests, by folder and by cause: `docs/testing.md`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/testing.md"
 MAX_SLOWEST = 50
 LEAST_SECONDS = 10.0
-"""A cause below it is summed with others."""
+"""Causes below this are summed together."""
 
 HEAD = """# Where the time of the tests goes
 
-Written by `python -m tools.durations` from what a run of the tests stored in `{folder}`. Seconds
+Written by `python -m tools.durations` from the measurements of a test run in `{folder}`. Seconds
 are wall time in the process of a test, and several processes share the cores. Processor seconds are
 those of the process, of its finished children, and of its ranks.
 """
@@ -99,7 +99,7 @@ def _folder(test: Line) -> str:
 
 
 def _causes(tests: Sequence[Line], collections: Sequence[Line]) -> Iterator[str]:
-    """Give each second to one cause: a fixture, what ran in a span, the kind of the test."""
+    """Attribute each second to one cause: a fixture, a span, or the kind of the test."""
     sums: dict[str, float] = defaultdict(float)
     sums["collection"] = sum(line["seconds"] for line in collections)
     for test in tests:

@@ -1,8 +1,8 @@
 """Plant faults, and count those that the tests of continuous integration find.
 
 `make test-faults` plants each fault of `tests/gate/faults.toml` in a clone of the last commit.
-First it is a part of the change; then it has landed unseen, and four landings change nothing else.
-The tests that import the changed module come first, and the first failure ends a run.
+First it is part of the change. Then it has landed undetected, and four landings follow without
+other changes. The tests that import the changed module run first, and the first failure ends a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.gate.turns import FILE, TURNS, Turn
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS = "tests/gate/faults.toml"
 BUILT = ("web/dist", "web/node_modules")
-"""Folders that git ignores and that tests need."""
+"""Folders that git ignores but tests need."""
 IDENTITY = (
     "-c",
     "user.name=faults",
@@ -42,7 +42,7 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Fault:
-    """A line of the product, and what stands there instead."""
+    """A line of the product, and its faulty replacement."""
 
     module: str
     line: str
@@ -52,7 +52,7 @@ class Fault:
         """Replace the line in a checkout.
 
         Raises:
-            ValueError: the module has the line not at all, or more than once.
+            ValueError: the module does not have the line exactly once.
         """
         path = root / self.module
         text = path.read_text(encoding="utf-8")
@@ -63,11 +63,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Found:
-    """Which test found a fault, if one did."""
+    """The test that found a fault, if any."""
 
     module: str
     landing: str
-    """`change`, or the turn of a landing after that of the fault."""
+    """`change`, or the turn of a landing after the fault's."""
     test: str | None
     seconds: float
 
@@ -79,7 +79,7 @@ def read_faults(root: Path) -> list[Fault]:
 
 
 def try_fault(fault: Fault, clone: Path) -> Iterator[Found]:
-    """Plant a fault in a clone, and yield what each landing finds until one does."""
+    """Plant a fault in a clone; yield the result of each landing until one finds the fault."""
     start = _git(clone, "rev-parse", "HEAD")
     fault.plant(clone)
     _commit(clone, Turn(0, start))
@@ -122,7 +122,7 @@ def _search(fault: Fault, clone: Path, start: str, *, landing: str) -> Found:
 
 
 def _first_failure(clone: Path, *words: str) -> str | None:
-    """Return the first test of a run of pytest that fails."""
+    """Return the first failing test of a pytest run."""
     paths = os.pathsep.join((str(clone), str(clone / "library")))
     ran = subprocess.run(
         (sys.executable, "-m", "pytest", "--exitfirst", "-p", "no:cacheprovider", "-q", *words),
@@ -145,7 +145,7 @@ def _git(root: Path, *words: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a JSON line for each landing; 1 where a fault is found by none."""
+    """Print a JSON line for each landing; return 1 if no landing finds some fault."""
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("modules", nargs="*", help="those to plant faults in; all when none")
     chosen = parser.parse_args(arguments).modules
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faults = [fault for fault in known if not chosen or fault.module in chosen]
     missed = 0
     with tempfile.TemporaryDirectory(prefix="trainyard-faults-") as folder:
-        Path(folder).chmod(0o755)  # tests act as other users, who read the code
+        Path(folder).chmod(0o755)  # tests run as other users, who read the code
         clone = Path(folder) / "clone"
         _git(ROOT, "clone", "--quiet", "--no-hardlinks", str(ROOT), str(clone))
         for built in BUILT:

@@ -1,8 +1,8 @@
 """Mutation testing: mutates the most critical modules, and counts the mutants that tests detect.
 
 `make mutate` runs it (docs/mutation.md). Modules and tests are listed in `pyproject.toml` under
-`[tool.mutmut]`. The tool takes a module's name from its path, so that it runs in a copy of the tree
-in which the library's package lies at the top.
+`[tool.mutmut]`. The tool derives a module's name from its path, so it runs in a copy of the tree
+with the library's package at the top.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ COPY = Path(".venv-mutate") / "tree"
 
 
 def main(chosen: Sequence[str]) -> int:
-    """Run the tool, print a JSON line per module and per survivor; 1 where too many survive.
+    """Run the tool, print a JSON line per module and survivor; return 1 if too many survive.
 
     Args:
-        chosen: modules to change, such as `server.core.leases`; all that are listed when empty.
+        chosen: modules to change, such as `server.core.leases`; all listed ones when empty.
     """
     legal = listed_modules(Path("pyproject.toml"))
     if unknown := set(chosen) - set(legal):
         print(f"{', '.join(sorted(unknown))}: not mutated; legal: {', '.join(legal)}")
         return 2
-    shutil.rmtree(COPY, ignore_errors=True)  # the tool keeps the results of former tests there
+    shutil.rmtree(COPY, ignore_errors=True)  # the tool keeps results of former tests there
     flatten(Path.cwd(), COPY)
     command = [*MUTMUT, "run", *(f"{module}.*" for module in chosen)]
     ran = subprocess.run(command, check=False, cwd=COPY)
@@ -65,7 +65,7 @@ def flatten(root: Path, to: Path) -> None:
 
 
 def listed_modules(project: Path) -> list[str]:
-    """Return the modules that a `pyproject.toml` lists, in its order."""
+    """Return the modules listed in a `pyproject.toml`, in its order."""
     paths = tomllib.loads(project.read_text())["tool"]["mutmut"]["only_mutate"]
     names = (path.removeprefix("library/").removesuffix(".py") for path in paths)
     return [name.replace("/", ".") for name in names]
@@ -77,7 +77,7 @@ def module_of(mutant: str) -> str:
 
 
 def report(results: Iterable[tuple[str, str]]) -> Iterator[dict[str, object]]:
-    """Yield the mutants and the killed ones of each module, and of all together."""
+    """Yield the numbers of mutants and killed mutants of each module, and of all together."""
     mutants: Counter[str] = Counter()
     killed: Counter[str] = Counter()
     for name, status in results:
@@ -95,7 +95,7 @@ def report(results: Iterable[tuple[str, str]]) -> Iterator[dict[str, object]]:
 
 
 def killed_share(results: Iterable[tuple[str, str]]) -> float:
-    """Return the share of mutants that are killed; 0 where none was made."""
+    """Return the share of killed mutants; 0 without mutants."""
     statuses = [status in KILLED for _, status in results]
     return sum(statuses) / len(statuses) if statuses else 0.0
 

@@ -1,4 +1,4 @@
-"""The page of periodic work, made of the table of its tasks."""
+"""The page of periodic work, generated from the table of its tasks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from server.core.periodic import PeriodicTask
 
 HEAD = """# Periodic work
 
-The scheduler that leads runs a round every quarter of a second. In each round the tasks below that
-are due run one after the other, in this order. `curl http://HOST:8470/readyz` lists them with their
-last times:
+The scheduler that leads runs a round every quarter of a second. In each round it runs the tasks
+below that are due, in this order. `curl http://HOST:8470/readyz` lists them with their last times:
 
 ```json
 {"name": "plan_supply", "every_seconds": 1.0, "budget_seconds": 0.1,
@@ -20,16 +19,16 @@ last times:
 `/metrics` has the same as `trainyard_task_seconds`, `trainyard_task_lag_seconds`,
 `trainyard_task_runs` and `trainyard_task_failures`, with the label `task`.
 
-- **Periods** are of the monotonic clock, from the begin of a run to the begin of the next one: a
-  clock that is set changes none.
-- **Budgets**: a run in steps pauses when its time of a round is up, and continues in the next
-  round; one of the upkeep (60 s) leaves the rest to the next run.
-- **Errors**: a task that fails keeps no other from its turn, and runs again after its period. An
-  error of one job is logged, and leaves that job out for a while.
-- **Takeover**: a scheduler that takes the lead begins with no memory; writes of the former one are
+- **Periods** are of the monotonic clock, from the start of a run to the start of the next one:
+  setting the clock changes none.
+- **Budgets**: a run in steps pauses when its time in a round is up, and continues in the next
+  round; a task of the upkeep (60 s) leaves the rest to its next run.
+- **Errors**: a failed task does not block the others, and runs again after its period. An error of
+  one job is logged, and that job is skipped for a while.
+- **Takeover**: a scheduler that takes the lead starts without state; writes of the former one are
   refused.
 
-A new task is a constant in `server/app/periodic_tasks.py`, and what it runs in
+A new task is a constant in `server/app/periodic_tasks.py`; the function that it runs is in
 `server/app/periodic_work.py`.
 
 | task | every | budget | |

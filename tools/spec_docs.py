@@ -87,7 +87,7 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 Schema = Mapping[str, Any]
 REQUIRED = object()
-"""Stands for the default of a field that has none."""
+"""Marks the default of a field without one."""
 
 
 def job_schema_text() -> str:
@@ -166,7 +166,7 @@ def _program_tables(definitions: Schema) -> Iterator[str]:
 
 
 def _defaults(section: type[SpecModel]) -> dict[str, object]:
-    """Return the default of each field as JSON; `required` for one that has none."""
+    """Return the default of each field as JSON; `required` for a field without one."""
     found: dict[str, object] = {}
     for name, field in section.model_fields.items():
         default = field.get_default(call_default_factory=True, validated_data={})
@@ -219,7 +219,7 @@ def describe_type(schema: Schema, definitions: Schema) -> str:
     """Return the type of a JSON Schema in words, without null: the default `absent` implies it.
 
     Args:
-        schema: of one field.
+        schema: schema of one field.
         definitions: the `$defs` to which it may refer.
     """
     if "anyOf" in schema:
@@ -234,7 +234,7 @@ def describe_type(schema: Schema, definitions: Schema) -> str:
     if kind == "array":
         return f"list of: {describe_type(schema['items'], definitions)}"
     if kind == "object":
-        of_names = schema.get("patternProperties", {})  # where the names have a pattern
+        of_names = schema.get("patternProperties", {})  # if the names have a pattern
         values = next(iter(of_names.values()), None) or schema["additionalProperties"]
         return f"table of: {describe_type(values, definitions)}"
     return ", ".join([kind, *_bounds(schema)])
@@ -242,7 +242,7 @@ def describe_type(schema: Schema, definitions: Schema) -> str:
 
 def _bounds(schema: Schema) -> Iterator[str]:
     for key, sign in BOUNDS.items():
-        # A field may narrow the bound of its type, which then is still in the schema.
+        # A field may tighten its type's bound, which then also remains in the schema.
         if key in schema and not (key == "maximum" and "exclusiveMaximum" in schema):
             yield f"{sign} {_number(schema[key])}"
     if "maxLength" in schema:

@@ -6,7 +6,7 @@ from trainyard.planner.strategy import FLOW
 
 HEAD = """# Which axes for which model
 
-The first question whose answer is yes decides. `trainyard.planner.strategy.choose_strategy` is the
+The first question with the answer yes decides. `trainyard.planner.strategy.choose_strategy` is the
 same flow as a function, from which this page is generated; a plan names its answer, and the
 [presets](presets.md) follow it. It gives a start. Which of the legal layouts of your slots is the
 fastest, and whether it fits, is [predicted](planner.md#step-time) with each plan.

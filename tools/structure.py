@@ -1,7 +1,7 @@
 """Count the structure of the server: its parts and their arrows, rooms, files and lines.
 
-`python -m tools.structure` prints one JSON document. An arrow goes from a part to another one that
-it imports; it is up where that one lies above it.
+`python -m tools.structure` prints one JSON document. An arrow goes from a part to a part that it
+imports; it points up if the imported part is above.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("app", "scheduler", "telemetry", "jobs", "cluster", "api", "core")
-"""From the top down."""
+"""From top to bottom."""
 
 Arrows = Mapping[str, Collection[str]]
-"""What each part, or room, imports of the others."""
+"""Imports of each part, or room, from the others."""
 
 
 class Structure(TypedDict):
-    """What is counted, by part or as pairs of parts."""
+    """The counts, by part or as pairs of parts."""
 
     parts: int
     pairs_with_an_arrow: int
@@ -41,8 +41,8 @@ def arrows_between(modules: Mapping[str, Collection[str]], *, depth: int) -> dic
     """Return the arrows between packages.
 
     Args:
-        modules: what each module imports.
-        depth: names of a module, from the left, that make its package: 2 for parts, 3 for rooms.
+        modules: imports of each module.
+        depth: number of leading names of a module that form its package: 2 for parts, 3 for rooms.
     """
     arrows: dict[str, set[str]] = {}
     for module, imported in modules.items():
@@ -53,7 +53,7 @@ def arrows_between(modules: Mapping[str, Collection[str]], *, depth: int) -> dic
 
 
 def circles_of(arrows: Arrows) -> list[list[str]]:
-    """Return the groups of packages each of which reaches all others of its group."""
+    """Return the groups of packages in which each reaches all others."""
     reached = {package: _reached(arrows, package) for package in arrows}
     groups = {
         tuple(sorted(other for other in found if package in reached.get(other, ())))
@@ -74,7 +74,7 @@ def _reached(arrows: Arrows, package: str) -> set[str]:
 
 
 def structure() -> Structure:
-    """Return what is counted of the server as it is imported now."""
+    """Return the counts of the server with its present imports."""
     graph = grimp.build_graph("server", cache_dir=None)
     modules = {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
     parts = arrows_between(modules, depth=2)
@@ -112,7 +112,7 @@ def _lines(path: Path) -> int:
 
 
 def main() -> int:
-    """Print what is counted; the exit status is 1 where an arrow goes up or rooms form a circle."""
+    """Print the counts; return 1 if an arrow points up or rooms form a circle."""
     counted = structure()
     sys.stdout.write(json.dumps(counted, indent=1) + "\n")
     return 1 if counted["arrows_up"] or counted["circles_of_rooms"] else 0

@@ -40,13 +40,13 @@ INTERRUPTED = 130  # a shell's exit code after Ctrl-C: 128 + SIGINT
 logger = logging.getLogger("trainer")
 
 # Only `preload` and some commands import torch, which takes seconds: the first heartbeat and the
-# checks do not wait for it.
+# checks do not need it.
 
 
 def preload() -> None:
-    """Import what every rank imports; a process that forks ranks calls it once, before.
+    """Import every module that ranks need; a process that forks ranks calls it once, before.
 
-    It also builds validators, and reads the packages, which the first rank of a node records.
+    It also builds validators, and lists the packages, which the first rank of a node records.
     """
     _import_torch()
     from trainer.provenance import installed_packages
@@ -57,10 +57,10 @@ def preload() -> None:
 
 
 def _import_torch() -> None:
-    """Import torch and the trainer; the variables that torch reads then have their values."""
+    """Import torch and the trainer; the variables that torch reads must be set by then."""
     prefer_growing_segments(os.environ)
     with importing_without_collector():
-        import torch._dynamo  # noqa: F401 (else the first step imports it, with the collector on)
+        import torch._dynamo  # noqa: F401 (otherwise imported in the first step, with the GC on)
 
         import trainer.loop.train  # noqa: F401
 
@@ -153,15 +153,15 @@ def _folder(text: str) -> Path:
 
 
 def _recorded(action: Callable[[], None], *, record: Callable[[BaseException], Failure]) -> int:
-    """Run `action`; its error goes to the log and into the run directory. Return the exit code."""
+    """Run `action`, and record its error in the log and the run directory; return the exit code."""
     try:
         action()
     except KeyboardInterrupt:  # Ctrl-C at a terminal is no failure of the run
         return INTERRUPTED
-    except RunError as error:  # the message is enough for the log; the record has the traceback
+    except RunError as error:  # the log needs only the message; the record has the traceback
         logger.error("%s: %s", error.reason.value, error)
         return _failed(error, record)
-    except BaseException as error:  # whatever ends the run is recorded
+    except BaseException as error:  # record whatever ends the run
         logger.exception("the run failed")
         return _failed(error, record)
     return 0
@@ -173,7 +173,7 @@ def _failed(error: BaseException, record: Callable[[BaseException], Failure]) ->
     except OSError:
         logger.exception("the failure could not be recorded")
     else:
-        if failure.reason == FailureReason.HANG:  # the supervisor requests the other ranks' stacks
+        if failure.reason == FailureReason.HANG:  # the supervisor requests the others' stacks
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     return 1
 

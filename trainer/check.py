@@ -15,7 +15,7 @@ from trainer.run import TrainerRun, open_run
 
 
 def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
-    """Reject a run whose spec, layout, places or input cannot work.
+    """Reject a run with a spec, layout, places or input that cannot work.
 
     Raises:
         LaunchError: the spec cannot run, a root is not defined here, or an own model cannot be

@@ -30,10 +30,10 @@ FLIGHT_RECORDER = {
     "TORCH_NCCL_ENABLE_TIMING": "1",  # durations of collectives, by events
 }
 LISTENER = "TRAINYARD_STORE_FD"
-"""Variable with the descriptor of rank 0 that listens on `MASTER_PORT`, where no torchrun serves
-the store; ranks that have no such descriptor ignore the value."""
+"""Variable with rank 0's descriptor that listens on `MASTER_PORT` if no torchrun serves the store;
+ranks without such a descriptor ignore the value."""
 SAVING_TIMEOUT_SECONDS = 3600.0
-"""Timeout of the CPU group, on which ranks wait while others read and write files."""
+"""Timeout of the CPU group, in which ranks wait while others read and write files."""
 STARTING_SECONDS = 600.0
 """The supervisor's limit without a heartbeat before ranks read data or weights."""
 COMPILING_SECONDS = 3600.0
@@ -47,9 +47,9 @@ class Ranks:
     rank: int
     """Global rank."""
     world_size: int
-    """Ranks in all."""
+    """Number of all ranks."""
     device: torch.device
-    """Where this rank computes."""
+    """Device on which this rank computes."""
     cpu_group: dist.ProcessGroup
     """All ranks over gloo, for counters, digests, checkpoints and rank 0's decisions. Only the
     training thread uses it: collectives must have the same order on all ranks."""
@@ -69,9 +69,9 @@ def joined(
 ) -> Iterator[Ranks]:
     """Join the process group of the launch; destroy it after all ranks have finished.
 
-    The ranks meet by torchrun's environment, or at a port on which rank 0 listens already.
-    Without either the process is the only rank. After an error the group is not
-    destroyed, which would wait for ranks that may never arrive.
+    The ranks meet through torchrun's environment, or at a port on which rank 0 already listens.
+    Without either, this process is the only rank. After an error the group is not destroyed, which
+    would wait for ranks that may never arrive.
 
     Args:
         device: kind of slot; `auto` prefers a GPU.
@@ -86,7 +86,7 @@ def joined(
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     if local.type == "cuda" and flight_recorder is not None:
         record_collectives(flight_recorder)
-    # Otherwise gloo connects every pair of ranks of every group at once; few pairs exchange data.
+    # Otherwise gloo immediately connects every pair of ranks of every group; few exchange data.
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     timeout = collective_timeout(hang_seconds)
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
@@ -113,7 +113,7 @@ def joined(
         device=local,
         cpu_group=dist.new_group(backend="gloo", timeout=saving_timeout, group_desc="cpu"),
     )
-    dist.barrier()  # else a rank could close connections that another one still needs
+    dist.barrier()  # otherwise a rank could close connections that another one still needs
     dist.destroy_process_group()
 
 
@@ -169,7 +169,7 @@ def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:
 def run_near(device: torch.device) -> None:
     """Restrict the threads of this process to the CPUs near a GPU; does nothing on a CPU.
 
-    torchrun has the same for its ranks, by numactl, which not every node has.
+    torchrun can do the same for its ranks with numactl, which not every node has.
     """
     if device.type != "cuda":
         return
@@ -202,15 +202,15 @@ logger = logging.getLogger(__name__)
 
 
 def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
-    """Run `action` on each rank of a CPU group and return what each returned, by rank.
+    """Run `action` on each rank of a CPU group; return the results by rank.
 
     Raises:
-        RunError: it failed on a rank; the same error, naming the lowest such rank, on every rank.
+        RunError: it failed on a rank; every rank gets the same error, naming the lowest such rank.
     """
     rank = dist.get_rank(group)
     answers: list[tuple[T | None, RunError | None]] = [(None, None)] * dist.get_world_size(group)
     dist.all_gather_object(answers, mine := _try(action), group=group)
-    answers[rank] = mine  # the original, with its cause and traceback
+    answers[rank] = mine  # the original error, with its cause and traceback
     failures = {r: error for r, (_, error) in enumerate(answers) if error is not None}
     if failures:
         raise _first(failures)
@@ -220,11 +220,11 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
 def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
     """Return the tensors of all ranks of a CPU group, [world, N], on rank 0; None on the others.
 
-    They travel along a binomial tree, whose pairs the broadcasts of rank 0 use too. `dist.gather`
-    would give rank 0 a socket to every other rank.
+    They travel along a binomial tree, with the same pairs as the broadcasts of rank 0.
+    `dist.gather` would give rank 0 a socket to every other rank.
 
     Args:
-        mine_N: what this rank sends; of one length and type on all ranks.
+        mine_N: the tensor of this rank; its length and type are equal on all ranks.
         group: the ranks.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
@@ -245,13 +245,13 @@ def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
 def same_on_every_rank(
     group: dist.ProcessGroup, digest: Callable[[], T], *, of: str, error: type[RunError]
 ) -> T:
-    """Return the digest that every rank of a CPU group computes of its node's files.
+    """Return the digest of node-local files, which must be equal on all ranks of a CPU group.
 
     Args:
         group: the ranks.
         digest: computes this rank's digest.
         of: the files, for messages.
-        error: type of the error of different files.
+        error: error type for different files.
 
     Raises:
         RunError: it failed on a rank, or a rank has another digest than rank 0.
@@ -270,7 +270,7 @@ def on_rank_0(group: dist.ProcessGroup, action: Callable[[], T]) -> T:
     """Run `action` on rank 0 of a CPU group and return its result on every rank.
 
     Raises:
-        RunError: it failed; the same error on every rank.
+        RunError: it failed; every rank gets the same error.
     """
     leads = dist.get_rank(group) == 0
     answer = [_try(action) if leads else (None, None)]
@@ -300,10 +300,10 @@ def _as_run_error(error: Exception) -> RunError:
 
 
 def _first(failures: Mapping[int, RunError]) -> RunError:
-    """Return the failure that stands for all: of the lowest rank, a passing one last."""
+    """Return the failure to raise: the lowest rank's, and a temporary one only without others."""
     rank = min(failures, key=lambda rank: (getattr(failures[rank], "transient", False), rank))
     error = failures[rank]
     named = type(error)(f"rank {rank}: {error}", path=error.path)
-    named.__dict__.update(vars(error))  # what the type adds, such as `transient`
+    named.__dict__.update(vars(error))  # the type's own attributes, such as `transient`
     named.__cause__ = error
     return named

@@ -32,8 +32,8 @@ MEMORY_RAN_OUT = (
 class RunError(Exception):
     """A failure with a known reason.
 
-    `path` is the file or folder at fault. `remedy` is more specific than the default one of the
-    reason; a traceback shows it after the message.
+    `path` is the file or folder at fault. `remedy` is more specific than the reason's default; a
+    traceback shows it after the message.
     """
 
     reason = FailureReason.TRAINER_ERROR
@@ -58,7 +58,7 @@ class LaunchError(RunError):
 
 
 class DataError(RunError):
-    """The input is missing, empty, unreadable or not what the checkpoint was trained on."""
+    """The input is missing, empty, unreadable or not the checkpoint's training input."""
 
     reason = FailureReason.DATA_ERROR
 
@@ -67,7 +67,7 @@ class CheckpointError(RunError):
     """A checkpoint could not be written, is damaged, or does not belong to this job.
 
     `of_storage`: the storage failed, which proves nothing about the checkpoint. `transient`: a
-    later try may succeed, because the storage is full, read-only or unreachable. `fault`: proof
+    retry may succeed, because the storage is full, read-only or unreachable. `fault`: proof
     that the checkpoint is unusable. `load`: set if the parent checkpoint cannot be loaded.
     """
 
@@ -98,7 +98,7 @@ class GuardError(RunError):
     """A guard found a bad step.
 
     `metric` names the bad value; None if only another rank has it. `bad_window` is the part of the
-    stream that a rollback leaves out.
+    stream that a rollback omits.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class OutOfMemoryError(RunError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory ran out."""
-    # By name and text: this module must not import torch, whose CUDA error is no MemoryError and
-    # whose CPU error has no class of its own.
+    # By name and text: this module must not import torch. torch's CUDA error is no MemoryError, and
+    # its CPU error has no class of its own.
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"

@@ -1,4 +1,4 @@
-"""The process of a rank: signals, end with its parent, CPUs, and control of the garbage collector.
+"""The process of a rank: signals, end with its parent, CPUs, and the garbage collector.
 
 An automatic collection walks every object at a different time on each rank, while the other ranks
 wait in the next collective. Here collections run after the same steps on all ranks, and skip the
@@ -41,10 +41,10 @@ def die_with_parent() -> None:
 def show_stacks_when_asked() -> None:
     """Dump the stacks of all threads to stderr on `STACKS_SIGNAL`, even if Python code hangs.
 
-    A handler that was installed before runs as well.
+    A previously installed handler runs as well.
     """
     former = signal.getsignal(STACKS_SIGNAL)
-    # Without a former handler the signal's default action, the end of the process, would follow.
+    # Without a former handler, chaining would run the signal's default action: the process' end.
     chain = former not in (signal.SIG_DFL, signal.SIG_IGN, None)
     faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True, chain=chain)
 
@@ -54,9 +54,9 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
 
     torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. Without a
     supervisor torchrun also sends SIGTERM after a failure: if one is recorded, the signal ends this
-    process. A supervisor creates `stop` itself, when it receives the same signal: Slurm sends it to
-    every process of a step. Its ranks ignore the signal, and end by other ones. A process that this
-    one forks is ended by it.
+    process. A supervisor creates `stop` itself when it receives the same signal, which Slurm sends
+    to every process of a step. Its ranks ignore the signal; other signals end them. A process
+    forked by this one is ended by the signal.
     """
     supervised, own_pid = directory.secret.exists(), os.getpid()
 
@@ -93,15 +93,14 @@ def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
 
 
 def run_on_node_of(pci_address: str, *, system: Path = Path("/sys")) -> frozenset[int]:
-    """Restrict all threads to the CPUs of a device's NUMA node; return those of the process now.
+    """Restrict all threads to the CPUs of a device's NUMA node; return the process' CPUs now.
 
     Memory of another node is slower, and so are copies between it and the device. Nothing changes
-    on a machine with one node, where the node is unknown, or where this process may use none of its
-    CPUs.
+    on a machine with one node, if the node is unknown, or if this process may use none of its CPUs.
 
     Args:
-        pci_address: of the device, as in `0000:dc:00.0`.
-        system: where sysfs is mounted.
+        pci_address: address of the device, such as `0000:dc:00.0`.
+        system: mount point of sysfs.
     """
     allowed = frozenset(os.sched_getaffinity(0))
     nodes = system / "devices" / "system" / "node"
@@ -119,7 +118,7 @@ def run_on_node_of(pci_address: str, *, system: Path = Path("/sys")) -> frozense
 
 
 def cpus_in(text: str) -> frozenset[int]:
-    """Return the CPUs of a list of sysfs, as in `0-3,8`."""
+    """Return the CPUs of a sysfs list, such as `0-3,8`."""
     ranges = [part.partition("-") for part in text.strip().split(",") if part]
     return frozenset(
         cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)
@@ -154,14 +153,14 @@ class StepCollector:
     """A context without automatic collections; they run after the same steps on all ranks."""
 
     def __init__(self, every_steps: int) -> None:
-        """Collect after each `every_steps` steps: cycles that hold tensors live at most so long."""
+        """Collect after each `every_steps` steps: that limits the life of cycles with tensors."""
         self._every_steps = every_steps
         self._contexts = ExitStack()
         self.seconds = 0.0
         """Time of the collections after steps so far."""
 
     def __enter__(self) -> Self:
-        """Collect, and have later collections skip what is left: the objects of the set-up."""
+        """Collect, and exclude the remaining objects of the set-up from later collections."""
         gc.collect()
         gc.freeze()
         self._contexts.callback(gc.unfreeze)
@@ -173,7 +172,7 @@ class StepCollector:
         self._contexts.close()
 
     def step_done(self, step: int) -> None:
-        """Collect if it is time to, given the number of the step that ended."""
+        """Collect if it is due after the step `step`."""
         if step % self._every_steps == 0:
             started = time.perf_counter()
             gc.collect()

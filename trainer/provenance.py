@@ -17,12 +17,12 @@ from trainyard.run.records import DIFF_LIMIT_BYTES, Provenance
 GIT_SECONDS = 20
 SOURCE = Path(__file__).resolve().parent
 LAUNCH = "TRAINYARD_LAUNCH"
-"""Variable by which the supervisor names how it started the ranks."""
+"""Variable in which the supervisor states how it started the ranks."""
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
 def provenance(source: Path = SOURCE) -> Provenance:
-    """Describe this process; `source` is a folder of the source tree that is running."""
+    """Describe this process; `source` is a folder of the running source tree."""
     # Installed packages may lie inside a repository that does not track them.
     tracked = _git(source, "ls-files", "--error-unmatch", ".") is not None
     commit = _git(source, "rev-parse", "HEAD") if tracked else None
@@ -47,11 +47,11 @@ def provenance(source: Path = SOURCE) -> Provenance:
 
 @functools.cache
 def installed_packages() -> dict[str, str]:
-    """Return the version of each installed distribution, as this process first found them.
+    """Return the version of each installed distribution, as first read by this process.
 
     Reading them takes 60 ms of a core.
     """
-    # A look at `metadata` parses the file, and so does one at `version`.
+    # Each access to `metadata` parses the file, and so does each access to `version`.
     parsed = (package.metadata for package in importlib.metadata.distributions())
     found = ((fields["Name"], fields["Version"]) for fields in parsed)
     return dict(sorted((name, version) for name, version in found if name))
@@ -65,7 +65,7 @@ def _git(source: Path, *arguments: str) -> bytes | None:
             capture_output=True,
             check=True,
             timeout=GIT_SECONDS,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # `git diff` may else lock the index
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # `git diff` may lock the index
         )
     except (OSError, subprocess.SubprocessError):
         return None

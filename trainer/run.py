@@ -115,17 +115,17 @@ def _named_root(text: str) -> tuple[str, str]:
 
 
 def forget_check(directory: RunDirectory) -> None:
-    """Remove the records of a former check, unless an attempt has run: it leaves a heartbeat."""
+    """Remove a former check's records, unless an attempt has run, which leaves a heartbeat."""
     if not directory.heartbeat.exists():
         directory.error.unlink(missing_ok=True)
         directory.outcome.unlink(missing_ok=True)
 
 
 def refuse_used(directory: RunDirectory) -> None:
-    """Reject a directory in which an attempt has already run, whose records would be mixed.
+    """Reject a directory in which an attempt has run: the records would be mixed.
 
     Raises:
-        LaunchError: with the existing record.
+        LaunchError: names the existing record.
     """
     for record in (directory.outcome, directory.error, directory.metrics):
         if Path(record).exists():
@@ -176,7 +176,7 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the spec for the launched ranks; placement is already fixed, so without nodes."""
+    """Return the spec for the launched ranks; without nodes, as placement is already fixed."""
     moved = spec.on_layout(layout)
     return moved.model_copy(
         update={"resources": moved.resources.model_copy(update={"nodes": None, "spare_nodes": 0})}

@@ -90,14 +90,14 @@ def generate(
     Args:
         model: predicts the next token.
         tokenizer: the tokenizer of its training data.
-        prompt: text to begin with.
-        tokens: most tokens to generate; fewer if the model ends the text.
+        prompt: text to start with.
+        tokens: limit of generated tokens; fewer if the model ends the text.
         temperature: divides the logits; 0 selects the most likely token.
-        seed: of the draws.
+        seed: seed of the draws.
         proceed: called before each token with the count so far; False ends the text.
     """
     generator = torch.Generator().manual_seed(seed)
-    # In training a document follows its BOS, or without one the EOS of the document before.
+    # In training a document follows its BOS or, without one, the EOS of the previous document.
     first = tokenizer.eos if tokenizer.bos is None else tokenizer.bos
     line = [first, *tokenizer.encode_batch([prompt.encode()])[0].tolist()]
     begun, ended = len(line), SampleEnd.MAX_TOKENS
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", type=Path, help="run directory of the job; needs spec.json")
     add_root_argument(parser)
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder of a checkpoint")
-    parser.add_argument("--prompt", default="", help="text to begin with")
+    parser.add_argument("--prompt", default="", help="text to start with")
     parser.add_argument("--tokens", type=int, default=200, help="tokens to draw; %(default)s")
     parser.add_argument("--temperature", type=float, default=0.7, help="%(default)s; 0 is greedy")
     parser.add_argument("--seed", type=int, default=0, help="of the draws; %(default)s")

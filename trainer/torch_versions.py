@@ -31,7 +31,7 @@ def refuse_split_backward(schedule: str) -> None:
     """Reject a pipeline schedule that this version of torch cannot run.
 
     Raises:
-        LaunchError: with the field, the version and its legal schedules.
+        LaunchError: names the field, the version and its legal schedules.
     """
     if schedule in ("InterleavedZeroBubble", "ZBVZeroBubble") and not SPLITS_BACKWARD:
         raise LaunchError(
@@ -63,7 +63,7 @@ def release_buffers(received: Iterable[Any]) -> None:
 
 
 def allocate_buffers(received: Iterable[Any], device: torch.device) -> None:
-    """Allocate the buffers that `release_buffers` has replaced, before a receive."""
+    """Allocate the buffers replaced by `release_buffers`, before a receive."""
     for info in received:
         shape = getattr(info, "buffer", None)
         if shape is not None and shape.is_meta:

@@ -112,7 +112,7 @@ def _idle(arguments: argparse.Namespace) -> NoReturn:
 
 
 def _detach() -> None:
-    """Continue as a child: the parent, for which the worker waits, ends at once."""
+    """Continue as a child: the parent, for which the worker waits, exits immediately."""
     if os.fork():
         os._exit(0)
     os.setsid()  # a signal to the worker's process group must not reach training

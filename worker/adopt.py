@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 def adopt(node: NodeStore) -> tuple[str, ...]:
-    """Return the ids of the attempts that a detached process of this node supervises or reports.
+    """Return ids of the attempts that a detached process of this node supervises or reports.
 
-    A supervisor holds the lock of its attempt until it ends, and the kernel releases the lock then,
+    A supervisor holds the lock of its attempt until it exits; the kernel then releases the lock,
     which a restarted worker observes. Where the lock is free and no process has the recorded
     identity, another process is started to report the end.
     """
@@ -28,11 +28,11 @@ def adopt(node: NodeStore) -> tuple[str, ...]:
 
 
 def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[str, ...]:
-    """Return those attempts, claimed here according to the server, that have no supervisor.
+    """Return the attempts of `expected` that have no supervisor here.
 
-    The launch that claimed them ended before it had a run directory, or this node lost its data.
-    Processes that carry their marks are ended first; where one may not be ended, the attempt is not
-    gone, and the next heartbeat tries again.
+    The server counts all of `expected` as claimed here. The launch that claimed them ended before
+    it had a run directory, or this node lost its data. Processes with their marks are ended first;
+    an attempt with a process that may not be ended is not gone: the next heartbeat tries again.
     """
     gone = []
     for attempt_id in expected:

@@ -62,7 +62,7 @@ Answer = TypeVar("Answer")
 
 
 class ServerAway(TrainyardError):  # noqa: N818 - a condition, not a mistake
-    """The server did not answer, or answered that it cannot just now."""
+    """The server did not answer, or answered that it is temporarily unavailable."""
 
 
 class WorkerApi:
@@ -72,14 +72,14 @@ class WorkerApi:
     """
 
     def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
-        """Connect when the first call is made, through the proxy that the environment names.
+        """Connect at the first call, through the proxy of the environment.
 
-        None leads to this machine.
+        Calls to this machine use no proxy.
 
         Args:
             url: URL of the server.
             token: bearer token.
-            ca_file: certificates that alone are trusted; the usual ones when absent.
+            ca_file: the only trusted certificates; the usual ones when absent.
 
         Raises:
             ValueError: `ca_file` cannot be read or holds no certificate, or a variable that names a
@@ -88,12 +88,12 @@ class WorkerApi:
         self._trusted = _trust(ca_file)
         self._clients: dict[bool, httpx.Client] = {}
         self.ca_file = ca_file
-        """Certificates that alone are trusted."""
+        """The only trusted certificates."""
         self.url = url
         """URL of the server; may change between two calls."""
         self.token = token
         """Bearer token; may change between two calls."""
-        self._client(url)  # what cannot be used is an error here, and of no thread
+        self._client(url)  # raise for unusable values here, not in a thread
 
     def __enter__(self) -> Self:
         return self
@@ -107,15 +107,15 @@ class WorkerApi:
         return self._post("register", registration, RegistrationReply)
 
     def heartbeat(self, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
-        """Say that the node lives."""
+        """Report that the node is alive."""
         return self._post("heartbeat", heartbeat, NodeHeartbeatReply)
 
     def ended_jobs(self, request: EndedJobsRequest) -> EndedJobsReply:
-        """Return which of these jobs have ended, or are unknown."""
+        """Return the jobs of the request that have ended or are unknown."""
         return self._post("ended-jobs", request, EndedJobsReply)
 
     def messages(self, request: MessagesRequest) -> MessagesReply:
-        """Return what the node is to claim, as soon as there is anything, or nothing in time."""
+        """Return what the node is to claim, as soon as there is any; nothing after the timeout."""
         seconds = request.wait_seconds + TIMEOUT_SECONDS
         return self._post("messages", request, MessagesReply, seconds=seconds)
 
@@ -139,17 +139,17 @@ class WorkerApi:
             raise ServerAway(f"{self.url}: an answer without a time: {error!r}") from error
 
     def claim(self, attempt_id: str, claim: Claim) -> ClaimReply:
-        """Take on the node's share of an attempt; 409 when another claim has done that."""
+        """Claim the node's share of an attempt; 409 after another claim."""
         return self._post(f"attempts/{attempt_id}/claim", claim, ClaimReply)
 
     def report(self, attempt_id: str, report: Report) -> ReportReply:
-        """Say what is new of an attempt, and hear what is wanted of it."""
+        """Send news of an attempt, and receive its order."""
         return self._post(f"attempts/{attempt_id}/report", report, ReportReply)
 
     def shell_output(
         self, attempt_id: str, shell_id: str, message: ShellOutputMessage
     ) -> ShellOutputReply:
-        """Send output of a person's command, and perhaps its end."""
+        """Send output of a person's command, and its end once it has ended."""
         path = f"attempts/{attempt_id}/shells/{shell_id}/output"
         return self._post(path, message, ShellOutputReply)
 
@@ -198,7 +198,7 @@ class WorkerApi:
         return self._read(content, UploadReply)
 
     def claim_operation(self, operation_id: str, claim: Claim) -> OperationClaimReply:
-        """Take on an operation; 409 when that has been done, or it was given to another node."""
+        """Claim an operation; 409 after another claim, or when another node has it."""
         return self._post(f"operations/{operation_id}/claim", claim, OperationClaimReply)
 
     def report_operation(self, operation_id: str, report: OperationReport) -> OperationReportReply:
@@ -208,7 +208,7 @@ class WorkerApi:
     def _client(self, url: str) -> httpx.Client:
         """Return the client for a URL, made when it is first needed.
 
-        It is chosen by the very URL that it requests: one without certificates trusts anyone.
+        The client depends on the requested URL itself: one without certificates trusts anyone.
         """
         tls = uses_tls(url)
         if tls not in self._clients:
@@ -266,10 +266,10 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext | bool:
 
 
 def claimed(what: str, call: Callable[[], Answer]) -> Answer | None:
-    """Return what a claim grants; None where the server refuses it.
+    """Return the reply to a claim; None where the server refuses it.
 
     Raises:
-        ServerAway: the server does not answer; the message will come again.
+        ServerAway: the server does not answer; the message is sent again later.
     """
     try:
         return persist(call, for_seconds=CLAIM_SECONDS)
@@ -279,10 +279,10 @@ def claimed(what: str, call: Callable[[], Answer]) -> Answer | None:
 
 
 def persist(call: Callable[[], Answer], *, for_seconds: float) -> Answer:
-    """Return what `call` returns, trying again while the server is away.
+    """Return the result of `call`, which is repeated while the server is away.
 
     Raises:
-        ServerAway: it still was after `for_seconds`.
+        ServerAway: the server was still away after `for_seconds`.
         ApiError: the server refused.
     """
     return retry(

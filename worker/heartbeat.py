@@ -1,4 +1,4 @@
-"""Sends the heartbeats of the node: the attempts that it supervises, and those that are gone."""
+"""Sends the heartbeats of the node: its supervised attempts, and those that are gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from worker.supervisor.preemption import read_deadline, read_notice, signal_supe
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-"""Pause between two looks for a notice; some come half a minute ahead."""
+"""Interval between checks for a notice; some come half a minute ahead."""
 
 
 class Heart(threading.Thread):
@@ -52,13 +52,13 @@ class Heart(threading.Thread):
         self._stopping = threading.Event()
         self._answered = True
         self.refusal: ApiError | None = None
-        """The refusal because another worker serves the node; no heartbeat follows."""
+        """The refusal because another worker serves the node; it ends the heartbeats."""
 
     def run(self) -> None:
-        """Beat until `stop`, and at once when a notice comes or goes.
+        """Beat until `stop`, and immediately when a notice appears or is withdrawn.
 
         When another worker serves the node, this process receives SIGTERM: its messages belong to
-        the other one.
+        the other worker.
         """
         due = time.monotonic() + self._seconds
         while not self._stopping.wait(min(self._seconds, POLL_SECONDS)):
@@ -74,7 +74,7 @@ class Heart(threading.Thread):
         self._stopping.set()
 
     def beat(self) -> None:
-        """Send one heartbeat; an error is logged, and the next heartbeat repeats the content.
+        """Send one heartbeat; log an error, as the next heartbeat repeats the content.
 
         While there is a notice, the supervisors are signalled first: that needs no server.
         """
@@ -128,7 +128,7 @@ class Heart(threading.Thread):
         return reply.expected
 
     def _note(self, error: TrainyardError | None) -> None:
-        """Log when the answers stop and when they return, not at each heartbeat between."""
+        """Log when the answers stop and when they return, not each heartbeat in between."""
         answered = error is None
         if answered != self._answered:
             logger.warning("the server answers again" if answered else f"no heartbeat: {error}")

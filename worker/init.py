@@ -1,10 +1,10 @@
 """The first process of a worker's container: reaps, restarts the worker, drains at the end.
 
 The worker is its child and may be restarted; supervisors become its children when the worker that
-launched them ends, so that a crash of Celery does not end training. SIGTERM, with which a container
-is stopped, becomes a drain: every supervisor receives SIGTERM, on which it saves and leaves, the
-worker sends the reason to the server, and this process ends after the last of them. SIGUSR1 is a
-notice: the attempts save and leave as well, but the worker stays, and the server learns why.
+launched them exits, so that a crash of Celery does not end training. SIGTERM, which stops a
+container, becomes a drain: every supervisor receives SIGTERM, saves and leaves; the worker sends
+the reason to the server; this process exits after the last of them. SIGUSR1 is a notice: the
+attempts save and leave as well, but the worker stays, and the server receives the reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORKER = (sys.executable, "-m", "worker")
 RESTART_SECONDS = 2.0
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 REFUSED = 2
-"""Status of a worker whose settings or registration were refused."""
+"""Exit status of a worker after the refusal of its settings or registration."""
 
 
 class Init:
@@ -42,13 +42,13 @@ class Init:
         node: NodeStore | None = None,
         most_refusals: int | None = None,
     ) -> None:
-        """Start nothing yet.
+        """Describe the process; nothing starts.
 
         Args:
             command: the worker.
             node: the node's files; those of the settings when absent.
-            most_refusals: refusals of the worker in a row after which this process ends too, where
-                no attempt is left: an allocation would be held for nothing. Never when absent.
+            most_refusals: consecutive refusals of the worker after which this process exits if no
+                attempt is left, as it would hold an allocation for nothing. Never when absent.
         """
         self._command = command
         settings = Settings()
@@ -61,15 +61,15 @@ class Init:
         self._refusals = 0
 
     def run(self) -> int:
-        """Run until a SIGTERM or SIGINT has been carried out, or the worker is refused for good.
+        """Run until SIGTERM or SIGINT is handled, or the worker is refused too often.
 
         Returns 0, or 2 after refusals.
         """
         become_subreaper()
-        self._node.leaving.unlink(missing_ok=True)  # of an earlier life of the container
+        self._node.leaving.unlink(missing_ok=True)  # from an earlier start of the container
         with contextlib.suppress(OSError):
             self._node.set_deadline(None)
-        # Blocked and taken by sigtimedwait: a handler could run between the check and the wait,
+        # Blocked and received by sigtimedwait: a handler could run between the check and the wait,
         # and the wait would then last its whole second.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         while not (self._draining and signal_supervisors(self._node) == 0 and self._child is None):
@@ -93,7 +93,7 @@ class Init:
         return 0
 
     def _keep(self) -> None:
-        """Start the worker unless it runs, has just crashed, or is to run no more."""
+        """Start the worker unless it runs, has just crashed, or must not run any more."""
         if self._child is None and not self._draining and time.monotonic() >= self._restart_at:
             # Not subprocess.Popen: `reap` takes the status of every child, this one included.
             self._child = os.posix_spawnp(
@@ -106,12 +106,12 @@ class Init:
         return self._most_refusals is not None and self._refusals >= self._most_refusals
 
     def _give_notice(self, reason: str, *, until: str = "") -> None:
-        """Write the reason that the worker sends to the server; on it the attempts leave."""
+        """Write the reason for the server; the attempts leave on it."""
         with contextlib.suppress(OSError):  # the drain does not depend on a full disk
             replace_file(self._node.leaving, f"{reason}\n{until}\n")
 
     def _drain(self) -> None:
-        """Have the worker take no more messages and send the reason to the server."""
+        """Make the worker take no more messages, and send the reason to the server."""
         self._draining = True
         seconds = self._notice_seconds
         deadline = None if seconds is None else time.time() + seconds

@@ -31,13 +31,13 @@ DETACH_SECONDS = 60.0
 
 
 def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> bool:
-    """Claim the node's share of an attempt and start its supervisor; return whether that was done.
+    """Claim the node's share of an attempt and start its supervisor; return whether it was started.
 
-    A message alone launches nothing: the claim has to be granted by the server.
+    A message alone launches nothing: the server has to grant the claim.
 
     Raises:
         ValueError: the attempt has no id, or the claim cannot be carried out here.
-        ServerAway: the server does not answer; the message will come again.
+        ServerAway: the server does not answer; the message is sent again later.
         ApiError: the server refuses the report of a launch that is put back.
     """
     if message.node != node.name:
@@ -66,7 +66,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
             try:
                 _report_full(node, message.attempt_id, reply, api)
             finally:
-                lock.forget()  # not before: the attempt would count as gone, without the report
+                lock.forget()  # not earlier: without the report the attempt would count as gone
             return False
         with node.store.users() as taken:
             user = node.run_as.free(taken) if node.run_as is not None else None
@@ -77,9 +77,9 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
 
 
 def _supervise(node: LocalNode, run: WorkerRun, lock: AttemptLock, claim: ClaimReply) -> None:
-    """Give the launch to the idle process, or start a supervisor where that takes none."""
+    """Hand the launch to the idle process, or start a supervisor if that is impossible."""
     if claim.spec.program is not None or claim.spec.model.factory is not None:
-        start_supervisor(run, lock)  # what no forkserver has imported
+        start_supervisor(run, lock)  # no forkserver has imported the job's code
         return
     why = hand_over(node.store, run, lock) if node.warm else "TRAINYARD_WARM is false on the node"
     if why is not None:
@@ -88,7 +88,7 @@ def _supervise(node: LocalNode, run: WorkerRun, lock: AttemptLock, claim: ClaimR
 
 
 def _report_full(node: LocalNode, attempt_id: str, claim: ClaimReply, api: WorkerApi) -> None:
-    """Put the launch back in place of a supervisor, whose run directory may not fit."""
+    """Put the launch back without a supervisor, as its run directory may not fit."""
     failure = put_back(
         node.name,
         f"{DATA_DIR_FULL}: {node.store.data_dir} on {node.name}",
@@ -104,7 +104,7 @@ def _report_full(node: LocalNode, attempt_id: str, claim: ClaimReply, api: Worke
 def prepare_run(
     node: LocalNode, attempt_id: str, claim: ClaimReply, *, user: RankUser | None = None
 ) -> WorkerRun:
-    """Write the run directory of an attempt, which must not be there yet."""
+    """Write the run directory of an attempt; it must not exist yet."""
     run = node.store.run(claim.attempt.job_id, claim.attempt.attempt)
     run.root.mkdir(parents=True)
     folders = (run.logs, run.ranks, run.requests, run.rank_metrics, run.artifacts, run.outputs)
@@ -114,7 +114,7 @@ def prepare_run(
         run.root.parent.chmod(0o711)
         run.home.mkdir()
         for folder in (run.root, run.home, *folders):
-            user.give(Path(folder), 0o1770)  # sticky: no user removes the files of another
+            user.give(Path(folder), 0o1770)  # sticky: no user removes another's files
     node.store.cache_dir.mkdir(exist_ok=True)
     node.store.kernels.mkdir(exist_ok=True)
     node.store.kernels.chmod(0o755)  # ranks of other users read it
@@ -150,11 +150,12 @@ def prepare_run(
 
 
 def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
-    """Return the archive of compiled kernels that the attempt shares with others; None for none.
+    """Return the archive of compiled kernels that the attempt shares with others, or None.
 
     torch loads kernels as code, so none is shared where code of a job could have written it: the
-    code of this one, or on a node without users of attempts that of any other one. Nor by an
-    attempt of several nodes: on another one a person may run a command, and ranks trust each other.
+    code of this job or, on a node without users of attempts, the code of any other job. An attempt
+    of several nodes shares none either: a person may run a command on another of its nodes, and
+    ranks trust each other.
     """
     others_write = node.allow_code and node.run_as is None
     if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:
@@ -166,10 +167,10 @@ def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
 
 
 def _device(node: LocalNode, claim: ClaimReply) -> Literal["cpu", "cuda"]:
-    """Return the kind of the slots that were allocated here: ranks take no other.
+    """Return the device of the slots allocated here: ranks use no other.
 
     Raises:
-        ValueError: GPUs were allocated, and this node offers none.
+        ValueError: GPUs were allocated, and this node has none.
     """
     allocated, offered = claim.attempt.device, node.devices.hardware.device
     if allocated == "cuda" and offered == "cpu":
@@ -195,13 +196,13 @@ def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
 def start_supervisor(run: WorkerRun, lock: AttemptLock, *, why_cold: str | None = None) -> None:
     """Start the supervisor of a run directory, detached; it inherits the attempt's lock.
 
-    The command forks and its first process ends at once (`worker.__main__`), so that the supervisor
-    is a child of the machine's first process, which reaps it, and outlives this worker.
+    The command forks and its first process exits immediately (`worker.__main__`). So the supervisor
+    is a child of the machine's first process, which reaps it, and it outlives this worker.
 
     Args:
         run: the run directory.
         lock: lock of the attempt.
-        why_cold: why the idle process has not taken the launch, for the provenance of the attempt.
+        why_cold: why the idle process did not take the launch, for the provenance of the attempt.
     """
     reason = [] if why_cold is None else [f"--why-cold={why_cold}"]
     detach(
@@ -220,21 +221,21 @@ def detach(
     pass_fds: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command of `python -m worker` that forks and ends; its child goes on by itself.
+    """Run a command of `python -m worker` that forks and exits; its child continues.
 
     Args:
         words: the command and its arguments.
         log: receives the output of the child.
         folder: working directory.
         pass_fds: descriptors that the child inherits.
-        environment: its variables; those of this process without the worker's own when absent.
+        environment: variables of the command; this process' without the worker's own when absent.
 
     Raises:
         OSError, SubprocessError: it could not be started.
     """
     with log.open("ab") as output:
         subprocess.run(
-            # Safely: the working directory may be one in which ranks write modules.
+            # -P: the working directory may be one in which ranks write modules.
             [sys.executable, "-P", "-m", "worker", *words],
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -1,12 +1,12 @@
 """Carries out operations: claims one, and starts a detached supervisor that runs its command.
 
 ```
-<data_dir>/operations/<id>/<fence>/    task.json and what the command leaves (protocol.operations)
+<data_dir>/operations/<id>/<fence>/    task.json and files of the command (protocol.operations)
   launch.json      the OperationLaunch
   operation.log    output of the supervisor and of the command
 ```
-A folder goes when the server knows that the operation succeeded; after a failure it stays to be
-read.
+A folder is removed when the server knows that the operation succeeded; after a failure it stays
+readable.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ logger = logging.getLogger(__name__)
 
 LAUNCH, LOG = "launch.json", "operation.log"
 LOCK = "operations.lock"
-"""In the data folder; locked by the supervisor whose command has the user of operations."""
+"""In the data folder; held by the supervisor of the command that runs as the user of operations."""
 COMMAND = (sys.executable, "-m", "trainer.operations")
 AWAY_SECONDS = 120.0
-"""Time without an answer after which an operation is left to its next claim: a new start is safe,
-and nothing must run for ever on a node whose server is gone for good."""
+"""Time without an answer after which an operation is left to its next claim: a restart is safe, and
+nothing must run for ever on a node that has lost its server for good."""
 POLL_SECONDS = 0.05
 BUILD_SECONDS = 3600.0
-"""Longest time of a build."""
+"""Time limit of a build."""
 NICENESS = 10
 OVER = frozenset({404, 409})
 RUN_CODE = frozenset({OperationKind.SAMPLE, OperationKind.BUILD})
-"""Kinds whose command may run code of a job: its model, or that of packages as they are built."""
+"""Kinds that may run a job's code: its model, or its packages during a build."""
 
 
 class OperationLaunch(RecordModel):
-    """`launch.json`: what the supervisor of an operation needs in addition to the task."""
+    """`launch.json`: the parameters of an operation's supervisor beyond the task."""
 
     operation_id: str
     """Id of the operation."""
@@ -87,16 +87,16 @@ class OperationLaunch(RecordModel):
     data_dir: str
     """The node's folder."""
     user: RankUser | None = None
-    """As whom the command runs; as the worker when absent."""
+    """User of the command; the worker's own when absent."""
     environment_days: float = 30.0
     """Time since its last use after which a build removes another environment."""
 
 
 def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) -> bool:
-    """Claim an operation and start its supervisor; return whether that was done.
+    """Claim an operation and start its supervisor; return whether it was started.
 
     Raises:
-        ServerAway: the server does not answer; the message will come again.
+        ServerAway: the server does not answer; the message is sent again later.
     """
     operation_id = message.operation_id
     if message.node != node.name or not is_id(operation_id):
@@ -118,7 +118,7 @@ def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) 
 
 
 def _refuse(node: LocalNode, operation_id: str, fence: int, why: str, api: WorkerApi) -> None:
-    """Report at once that an operation cannot be done here, before its lease expires."""
+    """Report immediately that this node cannot do an operation, before its lease expires."""
     outcome = OperationOutcome(outcome="failed", message=f"{node.name}: {why}"[:4000])
     report = OperationReport(protocol=PROTOCOL, node=node.name, fence=fence, outcome=outcome)
     try:
@@ -128,10 +128,10 @@ def _refuse(node: LocalNode, operation_id: str, fence: int, why: str, api: Worke
 
 
 def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimReply) -> Path:
-    """Write the folder of a claim, which must not be there yet.
+    """Write the folder of a claim; it must not exist yet.
 
     Raises:
-        ValueError: the root is not defined here, or code of the job would have to run.
+        ValueError: the root is not defined here, or the operation would run code of the job.
     """
     sample = claim.task.sample
     if sample is not None and not node.allow_code and (refused := code_of(sample.spec)):
@@ -166,7 +166,7 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
     if build is not None:
         NodeBuild(Path(root), build).prepare(folder)
     create_file(folder / TASK, order.model_dump_json(indent=1) + "\n")
-    # Written last: with it the folder is complete.
+    # Written last: it completes the folder.
     create_file(folder / LAUNCH, launch.model_dump_json(indent=1) + "\n")
     return folder
 
@@ -178,11 +178,11 @@ class OperationSupervisor:
         """Read the folder; nothing starts.
 
         Args:
-            folder: that of the operation.
-            command: in place of the command of its kind; the folder is appended.
+            folder: the folder of the operation.
+            command: replaces the command of its kind; the folder is appended.
 
         Raises:
-            ValueError: it is no folder of an operation.
+            ValueError: the folder is not that of an operation.
         """
         launch = read_record(folder / LAUNCH, OperationLaunch)
         order = read_record(folder / TASK, OperationOrder)
@@ -275,11 +275,11 @@ class OperationSupervisor:
         )
 
     def _outcome(self, status: int) -> OperationOutcome:
-        """Return the outcome; that of a build once it is in place, which is done once."""
+        """Return the outcome; a build is put in place first, once."""
         if self._found is None:
             self._found = self._of_command(status)
             if self._build is not None:
-                self._processes.end()  # no code of a package changes what is put in place
+                self._processes.end()  # so that no package's code changes the finished build
                 days = self._launch.environment_days
                 self._found = self._build.finish(self._folder, self._found, unused_days=days)
         return self._found
@@ -303,13 +303,13 @@ class OperationSupervisor:
         return retries.failed()
 
     def _wait(self, pid: int, seconds: float, *, ended: bool) -> None:
-        """Wait for the next report, which is due at once when the command ends."""
+        """Wait for the next report, which is due immediately when the command ends."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and (ended or self._status(pid) is None):
             time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        """Bound what code of a job takes: it has the user of the command, and could stop that."""
+        """Limit the resources of a job's code, which has the command's user and could stop it."""
         folders = [self._folder]
         if self._build is not None:
             self._until = time.monotonic() + BUILD_SECONDS
@@ -321,7 +321,7 @@ class OperationSupervisor:
             watch.start()
 
     def _status(self, pid: int) -> int | None:
-        """Return the exit code of the command; one that takes too much is ended."""
+        """Return the exit code of the command; end one that takes too much."""
         status = self._processes.status(pid)
         if status is not None or self._excess is not None:
             return status
@@ -335,11 +335,11 @@ class OperationSupervisor:
 
 @contextmanager
 def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
-    """Hold the user of operations while the block runs; none of its processes is left then.
+    """Hold the user of operations while the block runs; afterwards it has no process.
 
-    An operation whose claim is over may still run, such as one that was cancelled a moment ago. Its
-    code could write into what is given to the user now, and its supervisor ends all processes of
-    the user at its end.
+    An operation with a finished claim may still run, for example just after its cancellation. Its
+    code could write into files that the user gets now, and its supervisor ends all processes of the
+    user at its end.
     """
     lock = os.open(data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -361,7 +361,7 @@ def _try_to_lock(fd: int) -> bool:
 
 
 def run_detached_operation(folder: Path) -> int:
-    """Supervise the operation of a folder; returns the exit code of this process."""
+    """Supervise the operation of a folder; return the exit code of this process."""
     try:
         OperationSupervisor(folder).supervise()
     except (OSError, ValueError):

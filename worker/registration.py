@@ -1,4 +1,4 @@
-"""Introduces the node to the server: with a join token the first time, with its own afterwards."""
+"""Registers the node at the server: first with a join token, afterwards with its own token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 FOR_EVER = float("inf")
 ANOTHER_WORKER = 409
 ANOTHER_WORKER_SECONDS = 1.0
-"""Pause between two tries to register while another worker serves the node."""
+"""Pause between attempts to register while another worker serves the node."""
 
 
 def register(
@@ -32,15 +32,15 @@ def register(
     roots: Mapping[str, str],
     pilot: PilotIdentity | None = None,
 ) -> RegistrationReply:
-    """Register the node, waiting as long as it takes; return the server's answer.
+    """Register the node, waiting as long as necessary; return the server's reply.
 
-    It waits for the server, and while the server holds that another worker serves the node, as
-    after a reboot (docs/lifecycle-failures.md, 46). Afterwards `api` carries the node's token.
+    It waits while the server does not answer, or counts another worker as serving the node, as
+    after a reboot (docs/lifecycle-failures.md, 46). Afterwards `api` has the node's token.
 
     Raises:
-        ValueError: the node has neither a token of its own nor one to join with that is kept as it
-            should be.
-        ApiError: the server does not accept the node.
+        ValueError: the node has neither its own token nor a join token, or the file of one is not
+            private.
+        ApiError: the server refuses the node.
     """
     registration = Registration(
         protocol=PROTOCOL,
@@ -81,7 +81,7 @@ def register(
 
 
 def own_token(store: NodeStore) -> str | None:
-    """Return the token that the node was given when it joined."""
+    """Return the token that the node received when it joined."""
     try:
         return store.token.read_text(encoding="ascii").strip() or None
     except FileNotFoundError:

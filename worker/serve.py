@@ -1,4 +1,4 @@
-"""Serves a node: registers it, adopts what runs on it, then takes messages."""
+"""Serves a node: registers it, adopts its running attempts, then takes messages."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from worker.upkeep.run_cleaner import RunCleaner
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0
-"""Shortest pause between two samples of the devices, each of which takes some milliseconds."""
+"""Shortest interval between two samples of the devices, which take some milliseconds each."""
 
 
 def serve() -> None:
     """Serve this node until SIGTERM; training continues.
 
     Raises:
-        ValueError: the settings cannot work here, or another worker serves the data folder.
-        ApiError: the server does not accept the node, or another worker serves it now.
+        ValueError: the settings are unusable here, or another worker serves the data folder.
+        ApiError: the server refuses the node, or another worker serves it now.
     """
     settings = Settings()
     node = NodeStore(settings.data_dir.resolve())
@@ -55,7 +55,7 @@ def serve() -> None:
 
 
 def _prepare_environments(node: LocalNode) -> None:
-    """Make the folder of environments of each root, before any rank runs here."""
+    """Create the folder of environments of each root, before any rank runs here."""
     for name, place in node.roots.items():
         if not is_object_store(place):
             try:
@@ -127,7 +127,7 @@ def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerI
     if heart.refusal is not None:
         raise heart.refusal
     if read_notice(notices) is not None:
-        heart.beat()  # it may be the last that the server hears of this node
+        heart.beat()  # perhaps the last heartbeat of this node
 
 
 @contextmanager
@@ -150,16 +150,16 @@ def _take_messages(settings: Settings, node: LocalNode) -> None:
     if settings.inbox == "server":
         ServerInbox(settings, node).consume()
         return
-    from worker.inbox.app import consume, create_app  # only here the worker needs Celery
+    from worker.inbox.app import consume, create_app  # the worker needs Celery only here
 
     consume(create_app(settings, node))
 
 
 def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> RunAs | None:
-    """Return as whom ranks run; None when as this process.
+    """Return the users of ranks, or None for the worker's own.
 
     Raises:
-        ValueError: `TRAINYARD_RUN_AS` cannot work here.
+        ValueError: `TRAINYARD_RUN_AS` is unusable here.
     """
     if os.geteuid() == 0 and not in_user_namespace():
         logger.warning(

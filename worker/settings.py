@@ -40,10 +40,11 @@ def _check_run_as(text: str) -> str:
 
 
 def parse_roots(text: str) -> dict[str, str]:
-    """Return what each root is that is named in `name=path,name=s3://bucket/prefix`.
+    """Return the folder or URL of each root in `name=path,name=s3://bucket/prefix`.
 
     Raises:
-        ValueError: a pair has no name, neither an absolute path nor a bucket, or a name twice.
+        ValueError: a pair has no name, or neither an absolute path nor a bucket; or a name is
+            repeated.
     """
     roots: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
@@ -64,7 +65,7 @@ def parse_roots(text: str) -> dict[str, str]:
 
 
 class Settings(BaseSettings):
-    """What the worker of a node needs to know; every field is one environment variable."""
+    """Settings of a node's worker; every field is one environment variable."""
 
     model_config = SettingsConfigDict(env_prefix="TRAINYARD_", frozen=True)
 
@@ -73,13 +74,13 @@ class Settings(BaseSettings):
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File that holds the password of this URL, which then has none; no other user can read it."""
+    """File with the password of this URL, which then has none; no other user may read the file."""
     inbox: Literal["broker", "server"] = "broker"
-    """Where messages come from: `broker`, or `server`, by long polls, for a node that reaches the
-    server alone. Celery and `broker_url` are not used then."""
+    """Source of messages: `broker`, or `server` (by long polls) for a node that reaches only the
+    server. `server` does not use Celery and `broker_url`."""
     ca_file: Path | None = None
-    """PEM file of the certificates that alone are trusted for an `https` URL; the usual ones when
-    absent. `HTTPS_PROXY` and `NO_PROXY` are honoured."""
+    """PEM file of the only certificates trusted for an `https` URL; the usual ones when absent.
+    `HTTPS_PROXY` and `NO_PROXY` are honoured."""
     node_name: NodeName = Field(default_factory=_node_name)
     """Name of the node; its host name when absent."""
     address: str = Field(default_factory=socket.gethostname)
@@ -87,55 +88,55 @@ class Settings(BaseSettings):
     data_dir: Path = Path("trainyard-node")
     """Node-local folder: run directories, token caches, the node's token."""
     join_token: str | None = None
-    """Token with which the node joins; needed once."""
+    """Join token of the node; needed once."""
     join_token_file: Path | None = None
-    """File that holds this token, which no environment then shows; a pilot takes the line of its
-    index. No other user can read it."""
+    """File with this token, which then appears in no environment; a pilot uses the line of its
+    index. No other user may read it."""
     roots: Annotated[str, AfterValidator(_check_roots)] = ""
     """Storage roots as `name=path,name=s3://bucket/prefix`; `checkpoints` and `data` in `data_dir`
     when empty."""
     labels: Annotated[str, AfterValidator(_check_labels)] = ""
-    """Labels of the node as `key=value,key=value`, which jobs select by; `fabric`, `block` and
-    `rack` have a meaning of their own. Labels that people set for the node win."""
+    """Labels of the node as `key=value,key=value`, by which jobs select nodes. `fabric`, `block`
+    and `rack` have a special meaning. Labels that people set for the node override these."""
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Slots that the node offers; when absent its GPUs, or without any its cores but at least 4."""
+    """Slots that the node offers; by default its GPUs or, without any, its cores, at least 4."""
     allow_code: bool = False
-    """Whether this node runs code that a job brings; the server has the same setting."""
+    """Whether this node runs code of jobs; the server has the same setting."""
     run_as: Annotated[str, AfterValidator(_check_run_as)] = ""
-    """Users as whom torchrun, ranks and operations run: `user:first-count`, one id an attempt from
-    `first` on, in the groups of `user`. Needs the capabilities CHOWN, KILL, SETGID and SETUID. As
-    the worker itself when empty: code of a job can then read the node's token."""
+    """Users of torchrun, ranks and operations: `user:first-count`, one id per attempt from `first`
+    on, in the groups of `user`. Needs the capabilities CHOWN, KILL, SETGID and SETUID. When empty,
+    they run as the worker: code of a job can then read the node's token."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slots; `auto` takes GPUs where NVML lists some."""
 
     warm: bool = True
     """Whether an idle process with torch imported waits for launches of the built-in trainer; it
-    takes some 320 MiB of memory. Without one launches start by torchrun."""
+    takes some 320 MiB of memory. Without it, torchrun starts the launches."""
 
     environment_days: Annotated[float, Field(gt=0)] = 30.0
-    """Days since its last use after which a build on this node removes another environment of
-    programs from the same storage root."""
+    """Days since its last use after which a build on this node removes another environment from the
+    same storage root."""
 
     run_days: Annotated[float, Field(gt=0)] = 7.0
-    """Days after the end of an attempt for which its run directory stays on this node, at least
-    until its job has ended."""
+    """Days for which a run directory stays on this node after the end of its attempt; it stays at
+    least until its job has ended."""
 
     run_bytes: Annotated[int, Field(ge=2**20)] = RUN_BYTES
-    """Disk space in bytes that the run directory of a program may take on this node; an attempt
-    that takes more is ended as `disk_limit`, and one that takes more than a tenth of the disk while
-    that is about to be full."""
+    """Disk space in bytes that the run directory of a program may take on this node. An attempt
+    above it is ended as `disk_limit`; so is one that takes more than a tenth of the disk while the
+    disk is nearly full."""
 
     preemption_notice_file: Path | None = None
-    """File whose appearance announces the end of this machine: its attempts save and
-    leave. Put it where a reboot removes it."""
+    """File that announces the end of this machine when it appears: the attempts save and leave.
+    Choose a path that a reboot removes."""
 
     notice_seconds: Annotated[float, Field(ge=0)] | None = None
-    """Time between a notice without a time of its own, such as SIGTERM, and the end of the
-    processes: Slurm's `KillWait`, the grace of a pod. No save is begun that does not fit into it;
+    """Time between a notice without its own time, such as SIGTERM, and the end of the processes:
+    Slurm's `KillWait`, or a pod's grace period. A save that does not fit into it is not started;
     unlimited when absent."""
 
     def join_secret(self, index: int = 0) -> str | None:
-        """Return the token with which the node joins, if there is one.
+        """Return the join token of the node, or None.
 
         Args:
             index: line of `join_token_file`, counted from 0.
@@ -151,7 +152,7 @@ class Settings(BaseSettings):
         """Return `broker_url` with its password.
 
         Raises:
-            ValueError: the file of the password cannot be used, or the URL has one already.
+            ValueError: the password file is unusable, or the URL already has a password.
         """
         return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 

@@ -1,10 +1,10 @@
 """Plans of saves and resumes at 8 to 4,096 ranks of Llama 8B, 70B and 405B, rank by rank.
 
-Of each layout the first rank, one in the middle and the last one run alone, each in a process with
-a fake process group (`one_rank_plan`). Times are of the processor, so other load changes them
-little. As a yardstick, DCP's own planner makes the plan of all ranks and pickles its metadata,
-where the ranks are few enough. One rank of 512 saves its part of the state in the background
-(`save_stall`). gloo's descriptors are counted with real groups of up to 64 ranks.
+For each layout the first rank, a middle one and the last one run alone, each in a process with a
+fake process group (`one_rank_plan`). Times are processor times, which other load hardly changes.
+For comparison, DCP's own planner plans for all ranks and pickles its metadata, if the ranks are few
+enough. One rank of 512 saves its part of the state in the background (`save_stall`). gloo's
+descriptors are counted in real groups of up to 64 ranks.
 
     python -m benchmarks.checkpoint_plans [--check] [--ranks 4096] [--to benchmarks/results]
 """
@@ -51,12 +51,12 @@ PACKAGES = ("torch", "numpy", "pydantic")
 FIRST, LATER, RESUME, COMMIT = 2.0, 0.1, 3.0, 64 * 2**20
 """Targets: seconds of the first plan, of a later one and of a resume's, and bytes at a commit."""
 DESCRIPTORS, DESCRIPTOR_RANKS = 200, 512
-"""Most descriptors that gloo holds on a rank, and of how many ranks."""
+"""Limit of gloo's descriptors on a rank, and the number of ranks for which it holds."""
 STALL, ROUNDS = 0.005, 7
-"""Most time for which a save in the background blocks training, of a synchronous save's."""
+"""Limit of the time for which a background save blocks training, relative to a synchronous save."""
 STALLED = ("8B", Layout(dp_shard=512))
 MEMORY = Path("/dev/shm")
-"""Where saves are written: on slower storage the part in which they block is smaller."""
+"""Folder of the saves: on slower storage their blocking part is smaller."""
 PRELOAD = [
     "torch._dynamo",
     "trainer.parallel.pipeline",
@@ -65,7 +65,7 @@ PRELOAD = [
     "benchmarks.checkpoint_plans.save_stall",
 ]
 YARDSTICK = 64
-"""Most ranks for which DCP's planner runs: at 512 it takes half a minute and 4 GiB."""
+"""Limit of ranks for DCP's planner: at 512 it takes half a minute and 4 GiB."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Case:
     size: str
     layout: Layout
     other: Layout | None = None
-    """Layout of a resume with another number of ranks."""
+    """Layout of a resume with a different number of ranks."""
 
     @property
     def family(self) -> str:
-        """Which curve it belongs to: its size, and the axes that divide it."""
+        """The curve of the case: its size, and the axes that divide it."""
         kind = "HSDP" if self.layout.dp_replicate > 1 else "FSDP"
         others = (axis for axis in ("cp", "tp", "pp") if getattr(self.layout, axis) > 1)
         return " x ".join((f"{self.size} {kind}", *(axis.upper() for axis in others)))
@@ -114,7 +114,7 @@ SMALL = (
 
 
 class Figures:
-    """Measures cases, each rank in a process of its own."""
+    """Measures cases, each rank in its own process."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
@@ -123,7 +123,7 @@ class Figures:
         self.dcp: dict[str, list[tuple[int, float]]] = {}
 
     def measure(self, case: Case) -> None:
-        """Plan on three ranks, print the figures of the slowest."""
+        """Plan on three ranks; print the figures of the slowest."""
         size, layout = case.size, case.layout
         world_size = layout.world_size
         stages: list[Stage] = self._stages(size, layout)
@@ -184,7 +184,7 @@ class Figures:
         )
 
     def growth(self) -> None:
-        """Print how the first plan grows: the exponent of the ranks."""
+        """Print the growth of the first plan: the exponent of the ranks."""
         for family, points in self.curves.items():
             if len(points) < 3:
                 continue
@@ -199,12 +199,12 @@ class Figures:
             )
 
     def picture(self) -> str:
-        """Return an SVG of the first plans over the ranks, those of DCP too."""
+        """Return an SVG of the first plans over the ranks, including DCP's."""
         caption = "First plan of a save, slowest rank"
         return log_picture(self.curves, caption=caption, yardstick=("DCP's plan", self.dcp))
 
     def stall(self, size: str, layout: Layout, *, bounded: bool) -> None:
-        """Print for how long a save in the background of training holds it up, in memory."""
+        """Print how long a background save in memory blocks training."""
         seen: SaveStall = self._pool.submit(save_stall, size, layout, MEMORY, ROUNDS).result()
         self._emit(
             "save_stall",
@@ -222,7 +222,7 @@ class Figures:
         )
 
     def descriptors(self, law: DescriptorLaw) -> None:
-        """Print the descriptors of gloo on the fullest rank, as the law has them."""
+        """Print gloo's descriptors on the fullest rank, according to the law."""
         self._emit(
             "gloo_descriptors",
             law.at(DESCRIPTOR_RANKS),
@@ -258,7 +258,7 @@ class Figures:
 
 
 def commit_bytes(case: Case, cost: PlanCost) -> int:
-    """Return the bytes that rank 0 receives and writes at a commit, besides its own tensors."""
+    """Return the bytes that rank 0 receives and writes at a commit, without its own tensors."""
     layout = case.layout
     files = tuple(
         ManifestFile(path=f"__{rank}_0.distcp", size=2**33 + rank, xxh3_128="a" * 32)

@@ -1,4 +1,4 @@
-"""The yardstick: DCP's own planner, which makes the plan of all ranks in one process."""
+"""For comparison: DCP's own planner, which plans for all ranks in one process."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class DcpCost:
     """Processor seconds of the coordinating rank, and sizes."""
 
     plan: float
-    """Make the plan of all ranks, once it has the list of each."""
+    """Planning for all ranks, once each rank's list is there."""
     pickle: float
-    """Pickle the metadata, at every save; the places of the chunks are left out."""
+    """Pickling the metadata, at every save; without the places of the chunks."""
     metadata_bytes: int
     gathered_bytes: int
-    """Bytes of all lists, which it receives."""
+    """Bytes of all received lists."""
 
 
 def dcp_cost(stages: Sequence[Sequence[DividedTensor]], world_size: int) -> DcpCost:

@@ -1,9 +1,9 @@
 """Descriptors that gloo holds on the fullest rank, measured at 8 to 64 ranks and fitted.
 
-Each rank is a process. It makes the groups that a trainer has on GPUs and CPUs alike: the default
-one, that of counters and decisions, and that of saves. On each run the collectives which a trainer
-runs there, and on the default one those of training on CPUs too. gloo connects two ranks at their
-first message, as in a trainer.
+Each rank is a process. It makes the groups that a trainer has on both GPUs and CPUs: the default
+one, one for counters and decisions, and one for saves. On each group it runs the trainer's
+collectives there; on the default one also those of training on CPUs. As in a trainer, gloo connects
+two ranks at their first message.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from trainer.distributed import gather_on_rank_0, on_every_rank, on_rank_0
 
 RANKS = (8, 16, 32, 64)
 STAGES = 8
-"""Pipeline stages whose first ranks name their tensors to all."""
+"""Pipeline stages; the first rank of each sends its tensors' names to all."""
 
 
 @dataclass(frozen=True)
 class DescriptorLaw:
-    """How the descriptors of the fullest rank grow."""
+    """Growth of the descriptors of the fullest rank."""
 
     points: tuple[tuple[int, int], ...]
-    """Ranks, and the descriptors measured."""
+    """Ranks, and measured descriptors."""
 
     def at(self, ranks: int) -> float:
-        """Return the descriptors at so many ranks, by the law that fits better.
+        """Return the descriptors at a number of ranks, by the law that fits better.
 
-        Sockets grow with the logarithm of the ranks along trees and rings, and with the ranks
-        where one rank hears all others.
+        Sockets grow with the logarithm of the ranks along trees and rings, and linearly if one rank
+        receives from all others.
         """
         measured = np.array(self.points, dtype=float)
         guesses = []
@@ -66,7 +66,7 @@ def descriptor_law(context: BaseContext, ranks: tuple[int, ...] = RANKS) -> Desc
 
 
 def rank_descriptors(rank: int, world_size: int, meeting: str) -> int:
-    """Return the descriptors that this rank has opened for its groups; alone in its process."""
+    """Return the descriptors that this rank opened for its groups; alone in its process."""
     torch.set_num_threads(1)
     os.environ["TORCH_GLOO_LAZY_INIT"] = "1"
     before = _open_descriptors()
@@ -86,7 +86,7 @@ def rank_descriptors(rank: int, world_size: int, meeting: str) -> int:
         dist.broadcast_object_list([rank], group=saves, group_src=first)
     dist.barrier()
     opened = _open_descriptors() - before
-    dist.barrier()  # no rank closes before all have counted
+    dist.barrier()  # no rank closes its sockets before all have counted
     dist.destroy_process_group()
     return opened
 

@@ -28,12 +28,12 @@ def log_picture(
 
     Args:
         curves: points by name.
-        caption: what is drawn.
-        yardstick: a name, and curves to compare with: dashed, in the colour of the curve whose name
-            they have.
+        caption: title of the picture.
+        yardstick: a name, and curves for comparison: dashed, in the colour of the curve with the
+            same name.
 
     Raises:
-        ValueError: there is no point.
+        ValueError: there are no points.
     """
     kind, dashed = yardstick
     points = [point for each in (curves, dashed) for curve in each.values() for point in curve]

@@ -1,9 +1,9 @@
-"""What one rank of many does to plan a save and a resume, alone in a process.
+"""The work of one rank of many to plan a save and a resume, alone in a process.
 
-A fake process group stands for the other ranks and the meta device for memory. The rank's modules
-are built and parallelised as in training, so that its tensors have their real divisions. What other
-ranks send it is put in place: the tensors of the other pipeline stages, which their first ranks
-have described before.
+A fake process group stands for the other ranks, and the meta device for memory. The rank's modules
+are built and parallelised as in training, so that its tensors have their real divisions. Data of
+other ranks are given: the tensors of the other pipeline stages, described by their first ranks
+before.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class PlanCost:
 
     rank: int
     first_plan: float
-    """Describe the tensors, agree with the stage, compute the share."""
+    """Describe the tensors, agree within the stage, compute the share."""
     later_plan: float
-    """List the tensors of the model and find that the plan holds."""
+    """List the tensors of the model and verify that the plan still holds."""
     index: float
-    """Make `index.json`; on rank 0, once an attempt."""
+    """Make `index.json`; on rank 0, once per attempt."""
     resume_plan: float
     """Parse the index and find each slice's place, on the same layout."""
     resume_files: int
-    """Files that these slices lie in."""
+    """Files that contain these slices."""
     index_bytes: int
     named_bytes: int
     """Bytes of the tensors' description that a stage's first rank sends."""
     chunks: int
     """Chunks of all tensors, on all ranks."""
     even: float
-    """Bytes of the fullest writer of this rank's replicas, of their mean."""
+    """Bytes of the fullest writer among this rank's replicas, relative to their mean."""
 
 
 def job(size: str, layout: Layout) -> JobSpec:
@@ -109,7 +109,7 @@ def plan_cost(size: str, layout: Layout, rank: int, stages: list[Stage]) -> Plan
 def resharding_cost(
     size: str, saved: Layout, stages: list[Stage], layout: Layout, rank: int
 ) -> float:
-    """Return processor seconds of one rank to plan a resume from another layout."""
+    """Return processor seconds of one rank for planning a resume from another layout."""
     model, optimizer = _state(size, layout, rank)
     writers = writing_ranks("all", saved, shared=False)
     content = index_of(stages, world_size=saved.world_size, writers=writers).to_bytes()
@@ -129,7 +129,7 @@ def _state(size: str, layout: Layout, rank: int) -> tuple[Any, Any]:
 
 
 class _Alone(SavePlanner):
-    """A planner whose other ranks are not there: what they say is given."""
+    """A planner without other ranks; their messages are given."""
 
     def __init__(self, writers: tuple[int, ...], layout: Layout, stages: list[Stage]) -> None:
         group = dist.group.WORLD

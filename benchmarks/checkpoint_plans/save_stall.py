@@ -1,11 +1,11 @@
-"""For how long a save in the background holds up the training thread, on one rank of many.
+"""How long a background save blocks the training thread, on one rank of many.
 
 A fake process group stands for the other ranks, as in `one_rank_plan`, but this rank's tensors are
-in memory and it writes its own file. It is rank 0, which writes the index and the manifest too.
-What it receives when all have written is in place of the other ranks: one answer of each.
+in memory and it writes its own file. It is rank 0, which also writes the index and the manifest.
+The other ranks' answers after their writes are made up: one for each rank.
 
-No step of such a model can be run here. The training thread multiplies matrices instead, for as
-long as a forward and backward pass that is shorter than those on GPUs.
+No step of such a model can run here. Instead the training thread multiplies matrices for a time
+that is shorter than a forward and backward pass on GPUs.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from trainyard.spec.layout import Layout
 
 CPU = torch.device("cpu")
 PASS_SECONDS = 0.5
-"""Of a forward and backward pass. Llama 8B takes 1 s at 40 % of an H100's peak, with one sequence
-of 8,192 tokens a rank."""
+"""Time of a forward and backward pass. Llama 8B takes 1 s at 40 % of an H100's peak, with one
+sequence of 8,192 tokens per rank."""
 
 
 @dataclass(frozen=True)
 class SaveStall:
-    """Medians over the rounds; times in seconds, of the wall clock where not said otherwise."""
+    """Medians over the rounds, in seconds; wall time unless stated otherwise."""
 
     share: float
-    """Time for which training waits for a save in the background, of a synchronous save's."""
+    """Time for which training waits for a background save, relative to a synchronous save."""
     begin: float
-    """Wait while the save begins."""
+    """Wait while the save starts."""
     begin_processor: float
     """Processor time of the training thread meanwhile."""
     staged: float
@@ -68,7 +68,7 @@ class SaveStall:
 
 
 def save_stall(size: str, layout: Layout, place: Path, rounds: int) -> SaveStall:
-    """Save in turn synchronously and in the background; must be alone in its process."""
+    """Alternate synchronous and background saves; must be alone in its process."""
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=layout.world_size)
     spec = _spec(size, layout)
@@ -137,7 +137,7 @@ class _Rounds:
             torch.matmul(self._matrices[0], self._matrices[1])
 
     def _forget(self, pending: PendingSave) -> None:
-        """Remove a checkpoint, because memory holds only a few."""
+        """Remove a checkpoint, because only a few fit in memory."""
         own, *_ = (file for file in pending.result().files if file.path == file_name(0))
         self._size = own.size
         for folder in self._folder.glob("*/*/step-*"):
@@ -145,7 +145,7 @@ class _Rounds:
 
 
 class _WriterOfAll(CheckpointWriter):
-    """A writer whose other ranks have written their files when this one has."""
+    """A writer for which the other ranks finish their files together with this one."""
 
     _others: list[WrittenShare] | None = None
 
@@ -182,7 +182,7 @@ def _manager(spec: JobSpec, layout: Layout, folder: Path, mode: str) -> Checkpoi
     )
     group = dist.group.WORLD
     assert group is not None
-    with patch.object(dist, "new_group", lambda **_: group):  # gloo would look for the ranks
+    with patch.object(dist, "new_group", lambda **_: group):  # gloo would search for the ranks
         manager = CheckpointManager(run, Ranks(0, layout.world_size, CPU, group))
     manager._writer = _WriterOfAll(run, None, group=group)
     return manager

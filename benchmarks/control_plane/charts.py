@@ -1,7 +1,7 @@
-"""Time of one chart through a served API, from a store of ten million points, on both databases.
+"""Time of one chart from a served API, with ten million stored points, on both databases.
 
-Ten series of a million points each, every thousandth of them NaN; the last few hundred of each are
-still live, so that chunks and buckets do not line up. Measured are a whole series in 1,000 buckets,
+Ten series of a million points each, every thousandth of them NaN. The last few hundred of each are
+still live, so that chunks and buckets do not align. It measures a whole series in 1,000 buckets,
 and a tenth of it, for which chunks must be decoded.
 
     python -m benchmarks.control_plane.charts [--points 1000000] [--charts 100]
@@ -40,7 +40,7 @@ TARGETS_MS = {"chart_whole_series": 60.0, "chart_a_tenth": 100.0}
 
 
 def fill(opened: Store, running: Running, points: int) -> None:
-    """Store the points of all series, the last `LIVE` of them in reports of their own."""
+    """Store the points of all series, the last `LIVE` of them in separate reports."""
     chance = np.random.default_rng(0)
     edges = [*range(0, points - LIVE, BATCH), points - LIVE, points]
     for first, end in pairwise(edges):
@@ -94,7 +94,7 @@ def measure(opened: Store, *, points: int, charts: int) -> bool:
 def draw(
     client: httpx.Client, job_id: str, spans: Sequence[tuple[int, int]]
 ) -> tuple[list[float], int]:
-    """Return how long each chart took and the number of buckets; no point may be missing."""
+    """Return the time of each chart and the number of buckets; no point may be missing."""
     seconds: list[float] = []
     buckets = 0
     for number, (first, last) in enumerate(spans):

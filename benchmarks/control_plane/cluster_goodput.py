@@ -1,9 +1,9 @@
-"""Time of the slot-time of a cluster through a served API, on both databases.
+"""Time of a cluster's slot-time from a served API, on both databases.
 
-1,000 jobs train, each for seven hours with a point each ten seconds, and 10,000 jobs of three
-attempts ended in the last 29 days. Measured is an answer that is computed, the first one of a new
-process: a page waits for it where there is none of the last ten minutes, and a server that is
-scraped computes one each five minutes.
+1,000 jobs train, each for seven hours with a point every ten seconds, and 10,000 jobs of three
+attempts ended in the last 29 days. It measures a computed answer, the first one of a new process: a
+page waits for it if there is none from the last ten minutes, and a server that is scraped computes
+one every five minutes.
 
     python -m benchmarks.control_plane.cluster_goodput [--live 1000] [--ended 10000] [--rounds 3]
 """
@@ -48,7 +48,7 @@ TRAINED = timedelta(hours=7)
 LOGGED = timedelta(seconds=10)
 """Time between two points."""
 DAYS, ATTEMPTS, PROJECTS, CHANGES = 29, 3, 20, 4
-"""Of the ended jobs; changes of each node."""
+"""Days, attempts and projects of the ended jobs; changes of each node."""
 TARGET_SECONDS = 10.0
 SPENT = (
     TimeCategory.PRODUCTIVE,
@@ -63,7 +63,7 @@ SPENT = (
 
 
 def fill(opened: Store, *, live: int, ended: int) -> None:
-    """Store jobs that train and the shares of those that ended, on one node for each live job."""
+    """Store training jobs and the shares of ended jobs, on one node for each live job."""
     context = opened.context
     running = [add_running(context, f"{number}") for number in range(live)]
     for one in running:
@@ -142,7 +142,7 @@ def _holding(context: Context, number: int, attempt: int, node: str, ended: int)
 
 
 def measure(opened: Store, *, live: int, ended: int, rounds: int) -> bool:
-    """Have new processes compute the slot-time of 30 days and print the figures."""
+    """Compute the slot-time of 30 days in new processes, and print the figures."""
     fill(opened, live=live, ended=ended)
     headers = {"authorization": f"Bearer {user_token(opened)}"}
     walls: list[float] = []

@@ -1,6 +1,6 @@
 """Time from the commit of a checkpoint until the catalog lists it, through worker and server.
 
-A job on two ranks saves at every step; the list of its checkpoints is looked up again and again.
+A job on two ranks saves at every step; the list of its checkpoints is polled.
 
     python -m benchmarks.control_plane.commit_to_catalog [--commits 40]
 """
@@ -26,7 +26,7 @@ JOB_SECONDS = 600
 
 
 def measure(running: Running, *, commits: int) -> bool:
-    """Print how long it takes from a commit until a look-up finds it.
+    """Print the time from a commit until a poll finds it.
 
     Raises:
         RuntimeError: the job failed.
@@ -48,7 +48,7 @@ def measure(running: Running, *, commits: int) -> bool:
     while not over:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(seen)} of {commits} commits after {JOB_SECONDS} s")
-        # The state first: what was committed before the end is looked up after it.
+        # The state first: commits before the end are then polled after it.
         over = running.yard.job(job.id).state in TERMINAL_JOB_STATES
         for checkpoint in running.yard.checkpoints(job.id):
             seen.setdefault(checkpoint.id, time.time())

@@ -1,9 +1,9 @@
-"""Time of one goodput ledger through a served API: a job with a month of steps, on both databases.
+"""Time of one goodput ledger from a served API: a job with a month of steps, on both databases.
 
-A step a second, each one recorded: 2.6 million points in each of two series, in thirty attempts of
-which each lost the steps since its last save. The cost of a ledger grows with the stored chunks, a
-thousandth of the points, and with the attempts, of each of which the chunk of the last kept step
-is decoded.
+One step per second, each recorded: 2.6 million points in each of two series, in thirty attempts,
+each of which lost the steps since its last save. The cost of a ledger grows with the stored chunks,
+a thousandth of the points, and with the attempts: for each, the chunk of the last kept step is
+decoded.
 
     python -m benchmarks.control_plane.goodput [--steps 2592000] [--ledgers 20]
 """
@@ -37,12 +37,12 @@ from trainyard.run.checkpoints.checkpoint_names import checkpoint_id
 ATTEMPTS = 30
 BATCH = 20_000
 LOST = 500
-"""Steps that each attempt but the last one loses."""
+"""Steps that each attempt except the last loses."""
 TARGET_MS = 500.0
 
 
 def fill(opened: Store, steps: int) -> str:
-    """Store a job with its attempts and their points, and return its id."""
+    """Store a job with its attempts and their points; return its id."""
     context = opened.context
     running = add_running(context, "goodput")
     first_attempt = select(attempts).where(attempts.c.id == running.attempt_id)

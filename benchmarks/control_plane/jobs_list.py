@@ -1,8 +1,8 @@
-"""Time of `GET /jobs` through a served API with 100,000 jobs stored, on both databases.
+"""Time of `GET /jobs` from a served API with 100,000 stored jobs, on both databases.
 
-Most jobs have ended, a few run or wait, as where work has gone on for a while. Measured are the
-newest page, pages deep in the list, pages by state, and pages by tag, name and text that are rare:
-for those the query has to pass by almost every job.
+Most jobs have ended, and a few run or wait, as after a long time of use. It measures the newest
+page, deep pages, pages by state, and pages by rare tags, names and texts: for those the query has
+to pass almost every job.
 
     python -m benchmarks.control_plane.jobs_list [--jobs 100000] [--requests 200]
 """
@@ -69,7 +69,7 @@ def measure(opened: Store, *, count: int, requests: int) -> bool:
 
 
 def fill(opened: Store, count: int) -> list[str]:
-    """Store jobs and return their ids, the oldest first."""
+    """Store jobs; return their ids, the oldest first."""
     context, chance = opened.context, random.Random(0)
     ids = sorted(context.new_id() for _ in range(count))
     states = chance.choices(list(SHARES), list(SHARES.values()), k=count)
@@ -100,7 +100,7 @@ def fill(opened: Store, count: int) -> list[str]:
             )
         with context.database.write() as connection:
             connection.execute(insert(jobs), rows)
-    if not context.database.is_sqlite:  # autovacuum would, within a minute of such a load
+    if not context.database.is_sqlite:  # autovacuum would do so within a minute of such load
         engine = context.database.engine.execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.execute(text("VACUUM ANALYZE jobs"))
@@ -126,7 +126,7 @@ def ways(ids: Sequence[str], chance: random.Random, requests: int) -> dict[str, 
 
 
 def send_queries(client: httpx.Client, queries: Sequence[Query]) -> tuple[list[float], int]:
-    """Return how long each request took, and the rows of the last answer."""
+    """Return the time of each request, and the rows of the last answer."""
     seconds: list[float] = []
     rows = 0
     for query in queries:

@@ -1,9 +1,9 @@
 """Times from an order, or the death of a rank, to the next completed step, against a bare torchrun.
 
-A resume starts a stopped job on half of its ranks, or on all of them again; its time begins with
-the request. A kill ends a random rank of a running job by SIGKILL; its time begins with the signal.
-Both end with the first completed step of the next attempt. Before each the node's idle process
-listens; it is the same one all the time, unless it has ended.
+A resume starts a stopped job on half of its ranks, or on all of them again; its time starts at the
+request. A kill ends a random rank of a running job by SIGKILL; its time starts at the signal. Both
+end with the first completed step of the next attempt. Before each, the node's idle process listens;
+it is the same one all the time, unless it has ended.
 
     python -m benchmarks.control_plane.launch_times [--rounds 7] [--kills 100] [--ranks 2] [--cold]
 """
@@ -37,13 +37,13 @@ RESUME_SECONDS, KILL_SECONDS = 2.5, 3.0
 WAIT_SECONDS = 180.0
 POLL_SECONDS = 0.02
 RUNNING_SECONDS = 1.0
-"""Shortest time of steps before a kill, so that a save or a report may be under way, or neither."""
+"""Minimum time of steps before a kill, which may then fall into a save or a report, or not."""
 
 Found = TypeVar("Found")
 
 
 def measure_resumes(running: Running, *, rounds: int, ranks: int) -> bool:
-    """Resume a stopped job on half of its ranks, and on all of them again, in turn."""
+    """Resume a stopped job alternately on half of its ranks and on all of them."""
     job = running.yard.submit(spec("bench-resume", ranks))
     seconds: list[float] = []
     bare: list[float] = []
@@ -80,9 +80,9 @@ def measure_resumes(running: Running, *, rounds: int, ranks: int) -> bool:
 
 
 def measure_kills(running: Running, *, kills: int, ranks: int, seed: int = 0) -> bool:
-    """Kill a random rank of a running job again and again."""
+    """Repeatedly kill a random rank of a running job."""
     chance = random.Random(seed)
-    # Only the first failure since a person's start has no pause; here each one is to be such.
+    # Only the first failure since a person's start has no pause; here none may have one.
     retry = {"max_retries": 1000, "backoff_seconds": 0}
     job = running.yard.submit(spec("bench-kills", ranks, retry=retry))
     seconds: list[float] = []
@@ -95,7 +95,7 @@ def measure_kills(running: Running, *, kills: int, ranks: int, seed: int = 0) ->
         time.sleep(chance.uniform(RUNNING_SECONDS, 2 * RUNNING_SECONDS))
         victim = chance.randrange(ranks)
         pid = rank_pid(run, victim)
-        if number % max(1, kills // 10) == 0:  # next to the running job
+        if number % max(1, kills // 10) == 0:  # while the job runs
             bare.append(bare_seconds(run, ranks=ranks))
         killed = time.time()
         os.kill(pid, signal.SIGKILL)
@@ -140,10 +140,10 @@ def spec(name: str, ranks: int, **sections: Any) -> dict[str, Any]:
 
 
 def wait_for(look: Callable[[], Found | None], what: str) -> Found:
-    """Return the first truthy thing that `look` finds.
+    """Return the first truthy result of `look`, which is called repeatedly.
 
     Raises:
-        TimeoutError: it found none in time.
+        TimeoutError: there was none in time.
     """
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
@@ -154,7 +154,7 @@ def wait_for(look: Callable[[], Found | None], what: str) -> Found:
 
 
 def attempt_run(running: Running, job: JobView, number: int) -> WorkerRun:
-    """Return the run directory of an attempt, which need not exist yet."""
+    """Return the run directory of an attempt; it need not exist yet."""
     return WorkerRun(running.folders.node / "runs" / job.id / str(number))
 
 
@@ -169,13 +169,13 @@ def steps_of(run: WorkerRun) -> list[MetricRecord]:
 
 
 def rank_pid(run: WorkerRun, rank: int) -> int:
-    """Return the process of a rank, as its wrapper has recorded it."""
+    """Return the pid of a rank from its wrapper's record."""
     words = (run.ranks / f"{rank}.start").read_text(encoding="ascii")
     return int(words.partition('"pid":')[2].partition(",")[0])
 
 
 def manner_of(run: WorkerRun) -> str:
-    """Return how the ranks of an attempt began."""
+    """Return how the ranks of an attempt were started."""
     found = read_record(Path(run.provenance), Provenance)
     return (found and found.launch) or "unknown"
 

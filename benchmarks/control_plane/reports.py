@@ -1,4 +1,4 @@
-"""Reports as supervisors send them: bodies with the offsets of the files that they fill."""
+"""Reports in the format of supervisors: bodies with the offsets of their files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NAMES = ("train/loss", *(f"bench/series_{number}" for number in range(1, SERIES)
 
 
 SPANS = 64
-"""Spans of ranks in one comparison, the most that it may have."""
+"""Spans of ranks in one comparison; this is the limit."""
 
 
 class ReportMaker:
-    """Makes the reports of one supervisor, one after the other."""
+    """Makes the reports of one supervisor in sequence."""
 
     def __init__(self, running: Running, *, seed: int) -> None:
         self._running = running
@@ -43,8 +43,8 @@ class ReportMaker:
         Args:
             steps: lines of metrics, each with `SERIES` values and a digest.
             log_lines: lines of rank 0's output, of 80 bytes.
-            compares: whether the trainer has compared its ranks: their times, and a straggler that
-                is found, or gone again.
+            compares: whether the trainer has compared its ranks: adds their times, and a straggler
+                that is found or has recovered.
         """
         metrics = [next(self._lines) for _ in range(steps)]
         if metrics:
@@ -64,7 +64,7 @@ class ReportMaker:
         return report.model_dump_json().encode()
 
     def last(self) -> bytes:
-        """Return the body of the report that brings the end."""
+        """Return the body of the report with the exit."""
         now = time.time()
         end = {"outcome": "succeeded", "failure": None, "ranks": (), "time": now}
         report = Report(
@@ -77,7 +77,7 @@ class ReportMaker:
         return report.model_dump_json().encode()
 
     def _log_line(self, number: int) -> bytes:
-        """Return a line of 80 bytes that packs as numbers in text do."""
+        """Return a line of 80 bytes that compresses like numbers in text."""
         chance = self._chance.getrandbits(128)
         return b"step %012d line %012d %043d\n" % (self._step, number, chance)
 

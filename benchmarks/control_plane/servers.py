@@ -51,7 +51,7 @@ class Store:
     context: Context
     state_dir: Path
     pid: int | None
-    """First process of PostgreSQL; absent for SQLite."""
+    """First process of PostgreSQL; None for SQLite."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ class Running:
 def run_on_databases(
     parser: argparse.ArgumentParser, measure: Callable[[Store, argparse.Namespace], bool]
 ) -> int:
-    """Measure on a new database of each kind that the command line names.
+    """Measure on a new database of each kind on the command line.
 
     Args:
-        parser: what else the command line may hold.
-        measure: prints the figures of one database, and returns whether all reach their targets.
+        parser: has the other arguments of the command line.
+        measure: prints the figures of one database; returns whether all reach their targets.
 
     Returns:
-        The exit status: 1 when a target is missed.
+        The exit status: 1 if a target is missed.
     """
 
     def measure_on(kind: str, given: argparse.Namespace) -> bool:
@@ -96,10 +96,10 @@ def run_on_databases(
 def run_on_kinds(
     parser: argparse.ArgumentParser, measure: Callable[[str, argparse.Namespace], bool]
 ) -> int:
-    """Measure on each kind of database that the command line names; `measure` opens the stores.
+    """Measure on each kind of database on the command line; `measure` opens the stores.
 
     Returns:
-        The exit status: 1 when a target is missed.
+        The exit status: 1 if a target is missed.
     """
     parser.add_argument("--databases", nargs="+", choices=DATABASES, default=DATABASES)
     given = parser.parse_args()
@@ -109,9 +109,9 @@ def run_on_kinds(
 
 @contextmanager
 def store(kind: str) -> Iterator[Store]:
-    """Open a new database, `sqlite` or `postgresql`, that is gone afterwards.
+    """Open a new database, `sqlite` or `postgresql`, which is removed afterwards.
 
-    PostgreSQL keeps its durable defaults; SQLite runs as the server sets it up.
+    PostgreSQL keeps its durable defaults; SQLite has the server's settings.
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         folder = Path(name)
@@ -131,7 +131,7 @@ def store(kind: str) -> Iterator[Store]:
 
 @contextmanager
 def served(opened: Store, **settings: str) -> Iterator[Process]:
-    """Serve the API in a process of its own; settings are given without `TRAINYARD_`."""
+    """Serve the API in a separate process; settings are given without `TRAINYARD_`."""
     port = any_free_port(HOST)
     url = f"http://{HOST}:{port}"
     with server_process(opened, "api", PORT=str(port), **settings) as (process, log):
@@ -147,7 +147,7 @@ def server_process(
     own = {"DATABASE_URL": opened.context.settings.database_url, "STATE_DIR": str(opened.state_dir)}
     environment = {f"TRAINYARD_{name}": value for name, value in (own | settings).items()}
     log = opened.state_dir / f"{command}-{settings.get('PORT', '')}.log"
-    with log.open("wb") as output:  # its lines are no figures
+    with log.open("wb") as output:  # its lines are not figures
         process = subprocess.Popen(
             [sys.executable, "-m", "server", command],
             env=os.environ | environment,
@@ -176,7 +176,7 @@ def user_token(opened: Store) -> str:
 
 
 def stored_points(opened: Store) -> int:
-    """Return how many points a database holds."""
+    """Return the number of points in a database."""
     with opened.context.database.read() as connection:
         tail = connection.scalar(select(func.sum(func.length(metric_tails.c.points))))
         chunks = connection.scalar(select(func.sum(metric_chunks.c.count)))
@@ -187,7 +187,7 @@ SPEC = JobSpec(training=TrainingSection(steps=10**9))  # points after the last s
 
 
 def add_running(context: Context, name: str, *, slots: int = 1) -> Running:
-    """Store a job with a running attempt on all slots of a node of its own."""
+    """Store a job with a running attempt on all slots of its own node."""
     node, token = f"node-{name}", f"ty_attempt_{secrets.token_urlsafe(32)}"
     job_id, attempt_id, now, spec = context.new_id(), context.new_id(), context.now(), SPEC
     hardware = Hardware(
@@ -269,7 +269,7 @@ def _opened(kind: str, url: str, folder: Path, *, pid: int | None) -> Store:
 
 
 def wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until a server that starts answers a GET.
+    """Wait until a starting server answers a GET.
 
     Raises:
         RuntimeError: it ended, or did not answer in time.

@@ -1,4 +1,4 @@
-"""An embedded control plane of its own, for benchmarks of the whole: started, used, ended."""
+"""A separate embedded control plane for benchmarks of the whole: started, used, ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ END_SECONDS = 60
 
 @dataclass(frozen=True)
 class Running:
-    """A control plane that runs."""
+    """A running control plane."""
 
     yard: Client
     folders: Folders
@@ -55,7 +55,7 @@ class Running:
 
     @contextmanager
     def killed_server(self) -> Iterator[None]:
-        """End the server by SIGKILL; it starts again on the same data at the end of the block.
+        """Kill the server with SIGKILL; it starts again on the same data after the block.
 
         Raises:
             TimeoutError: it does not answer in time afterwards.
@@ -63,7 +63,7 @@ class Running:
         record = read_record(self.folders.record)
         assert record is not None
         server = record.processes["server"]
-        self.up.send_signal(signal.SIGSTOP)  # else it would start the server at once
+        self.up.send_signal(signal.SIGSTOP)  # otherwise it would restart the server immediately
         try:
             os.kill(server.pid, signal.SIGKILL)
             yield
@@ -83,7 +83,7 @@ class Running:
 
 @contextmanager
 def stack(*, slots: int | None = None, **settings: str) -> Iterator[Running]:
-    """Run `embedded up` on a new folder; ends all that it started, and removes the folder.
+    """Run `embedded up` on a new folder; end all its processes and remove the folder.
 
     Args:
         slots: slots of its node; all that the machine offers by default.
@@ -92,7 +92,7 @@ def stack(*, slots: int | None = None, **settings: str) -> Iterator[Running]:
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         folders = Folders(Path(name) / "data")
         folders.make()
-        # The user's own connection stays as it is.
+        # The user's own connection stays unchanged.
         environment = os.environ | {"XDG_CONFIG_HOME": name}
         environment |= {f"TRAINYARD_{key}": value for key, value in settings.items()}
         command = [sys.executable, "-m", "embedded"]

@@ -1,11 +1,11 @@
-"""Time from a report to its frame at each of many clients of the stream, and what they cost.
+"""Time from a report to its frame at each of many clients of the stream, and their cost.
 
-The API runs in processes of its own, the clients in another one, each with a connection that gets
-every change of every job. Supervisors report a step each half a second. The time of a frame is from
-when its report was due to when the frame was read. One client in ten parses its frames; of the
-others the bytes are read alone, because the clients share the machine with the server. A supervisor
-sends no report before the former one is answered, so late answers delay all later frames: how long
-reports took is printed, too.
+The API runs in separate processes and the clients in another one, each with a connection that gets
+every change of every job. Supervisors report a step every half second. The time of a frame is from
+the due time of its report to the read of the frame. One client in ten parses its frames; the others
+only read the bytes, because the clients share the machine with the server. A supervisor sends no
+report before the former one is answered, so that late answers delay all later frames; therefore the
+times of reports are printed too.
 
     python -m benchmarks.control_plane.stream_clients [--clients 1000] [--api-processes 1]
 """
@@ -43,35 +43,35 @@ from trainyard.base.file_limit import raise_file_limit
 
 TARGET_SECONDS = 1.0
 PARSES = 10
-"""One client in so many parses its frames."""
+"""One client in this many parses its frames."""
 LAST_FRAME_SECONDS = 5.0
 METRICS = b'"kind":"metrics"'
 
 Step = tuple[str, int]
-"""A job, and a step of it."""
+"""A job, and one of its steps."""
 
 
 @dataclass
 class Received:
-    """What the clients got."""
+    """The clients' results."""
 
     at: dict[Step, list[float]]
-    """When each step came to those that parse, Unix times."""
+    """Unix times at which each step arrived at the parsing clients."""
     bytes_each: float
-    """Of all clients."""
+    """Bytes per client, over all clients."""
     ended: int
-    """Clients whose stream ended or was reset."""
+    """Clients that lost their stream by its end or a reset."""
 
 
 def listen(urls: Sequence[str], tokens: Sequence[str], clients: int, sender: Pipe) -> None:
-    """Hold streams open, over the processes of the API in turn, until the other end sends word.
+    """Hold streams open, distributed over the API's processes, until the sender sends None.
 
     Args:
-        urls: of the API's processes.
-        tokens: of users, each for as many clients in turn.
-        clients: streams.
-        sender: gets None once all of them are open; then it brings None at the end, and gets what
-            was received.
+        urls: URLs of the API's processes.
+        tokens: tokens of users, each for an equal part of the clients.
+        clients: number of streams.
+        sender: gets None once all streams are open; then it sends None at the end, and gets the
+            results.
     """
     raise_file_limit()
     asyncio.run(_listen_all(urls, tokens, clients, sender))
@@ -105,7 +105,7 @@ async def _listen(
     reader, writer = await asyncio.open_connection(target.hostname, target.port)
     head = f"GET {API}/stream HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\r\n"
     writer.write(head.encode())
-    await reader.readuntil(b"id: ")  # what follows is new
+    await reader.readuntil(b"id: ")  # everything after it is new
     opened.release()
     rest = b""
     try:
@@ -136,7 +136,7 @@ async def _report_all(
     """Report a step of each job in each interval.
 
     Returns:
-        When each step was due, and the seconds from then to the answer, of each report.
+        When each step was due, and the seconds from then to the answer of each report.
     """
     due: dict[Step, float] = {}
     answered = await asyncio.gather(
@@ -220,9 +220,9 @@ def measure(opened: Store, given: argparse.Namespace) -> bool:
 
 
 def _times(due: dict[Step, float], received: Received) -> tuple[list[float], int]:
-    """Return the time of each step at each client, and how many frames a later one replaced.
+    """Return the time of each step at each client, and the number of frames replaced by later ones.
 
-    A step that a later one of its job overtook came with that one.
+    A step overtaken by a later one of its job arrived with that one.
     """
     took: list[float] = []
     missed = 0

@@ -1,9 +1,9 @@
-"""Time from a line that a trainer writes to the event that shows it to a client of the stream.
+"""Time from a trainer's line of metrics to the event that shows it to a client of the stream.
 
-Two real jobs on an embedded control plane: one whose steps last longer than the pause between two
-reports, so that each line has an event of its own, and one with many short steps, whose lines share
-events. A line counts as received with the first event that names its step or a later one; it is
-written when its step has ended, the time that it carries.
+Two real jobs on an embedded control plane: one with steps longer than the pause between reports, so
+that each line has its own event, and one with many short steps that share events. A line
+counts as received with the first event that names its step or a later one. It is written at the end
+of its step, which is the time in the line.
 
     python -m benchmarks.control_plane.stream_latency [--slow-steps 120] [--quick-steps 2000]
 """
@@ -43,29 +43,29 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 class Listener:
-    """A client of the stream: when each `metrics` event of a job came, and the step it names."""
+    """A client of the stream: the arrival time of each `metrics` event of a job, and its step."""
 
     def __init__(self, yard: Client, job_id: str, last_step: int) -> None:
         self.steps: list[int] = []
         self.received_at: list[float] = []
         self._stream = yard.stream(job_id=job_id)
-        next(self._stream)  # the connection stands
+        next(self._stream)  # the connection is open
         self._last_step = last_step
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the last step has come.
+        """Wait until the last step has arrived.
 
         Raises:
-            TimeoutError: it did not.
+            TimeoutError: it did not arrive.
         """
         self._thread.join(LAST_EVENT_SECONDS)
         if self._thread.is_alive():
             raise TimeoutError("the stream never brought the last step")
 
     def received(self, step: int) -> float:
-        """Return when a client knew of a step, Unix time."""
+        """Return the Unix time at which a client received a step."""
         return self.received_at[bisect.bisect_left(self.steps, step)]
 
     def _listen(self) -> None:

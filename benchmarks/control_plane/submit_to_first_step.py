@@ -3,8 +3,8 @@
 A job goes through the API of a running embedded control plane: stored, placed, sent, claimed,
 checked, launched, with its dataset opened and its preflight saved during the first step. The node
 has an idle process at each submission, unless launches are to be cold. The bare launch is
-`torchrun` of a script that imports torch and joins the process group, on as many ranks.
-Both alternate, so that other load on the machine affects both alike; the first job, which also
+`torchrun` of a script that imports torch and joins the process group, on the same number of ranks.
+Both alternate, so that other load on the machine affects both alike. The first job, which also
 builds the token cache, is reported separately.
 
     python -m benchmarks.control_plane.submit_to_first_step [--rounds 7] [--ranks 2] [--cold]
@@ -56,13 +56,13 @@ dist.destroy_process_group()
 
 @dataclass(frozen=True)
 class Launched:
-    """A job that has run, and when what happened on its way to the first step."""
+    """A job that has run, with the times of its phases up to the first step."""
 
     run: WorkerRun
     at: dict[str, float]
-    """Unix time of the end of each phase, in order; the first is that of the submission."""
+    """Unix time of the end of each phase, in order; the first is the submission's."""
     launch: str
-    """How the ranks began."""
+    """How the ranks were started."""
 
     @property
     def phases(self) -> dict[str, float]:
@@ -78,7 +78,7 @@ class Launched:
 
 
 def measure(running: Running, *, rounds: int, ranks: int) -> bool:
-    """Launch jobs and bare scripts in turn, and print the figure with its phases."""
+    """Alternate launches of jobs and bare scripts; print the figure with its phases."""
     first = launch(running, spec(ranks))
     jobs: list[Launched] = []
     bare: list[float] = []
@@ -110,7 +110,7 @@ def phase_medians(jobs: Sequence[Launched]) -> dict[str, float]:
 
 
 def launch(running: Running, document: Mapping[str, Any]) -> Launched:
-    """Run a short job to its end, so that the next one finds the machine as this one did."""
+    """Run a short job to its end, so that the next one finds the machine in the same state."""
     await_idle(running)
     submitted = time.time()
     job = running.yard.submit(document)
@@ -144,7 +144,7 @@ def await_idle(running: Running) -> None:
         try:
             with connected(NodeStore(running.folders.node)):
                 return
-        except OSError:  # none listens, though a former one's socket is there
+        except OSError:  # no process listens, though a former one's socket exists
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no idle process after {IDLE_SECONDS:.0f} s") from None
             time.sleep(0.1)
@@ -162,7 +162,7 @@ def spec(ranks: int) -> dict[str, Any]:
 
 
 def told_by_trainer(run: WorkerRun) -> dict[str, float]:
-    """Return when each phase was entered for the first time."""
+    """Return the time at which each phase was first entered."""
     phases: dict[str, float] = {}
     for text in run.events.read_text(encoding="utf-8").splitlines():
         line = parse_record(EventRecord, text)
@@ -178,7 +178,7 @@ def first_line(run: WorkerRun) -> MetricRecord:
 
 
 def born(path: Path) -> float:
-    """Return when a file was made, by its file system."""
+    """Return the creation time of a file according to its file system."""
     result = subprocess.run(
         ["stat", "--format=%.W", path], capture_output=True, text=True, check=True
     ).stdout
@@ -186,7 +186,7 @@ def born(path: Path) -> float:
 
 
 def bare_seconds(like: WorkerRun, *, ranks: int) -> float:
-    """Return how long torchrun takes to have a script join its group, in a job's environment."""
+    """Return the time for a script under torchrun to join its group, in a job's environment."""
     record = read_record(like.launch, LaunchRecord)
     assert record is not None
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:

@@ -1,1 +1,1 @@
-"""How well the planner predicts step times and memory of runs that it has not seen."""
+"""Accuracy of the planner's step times and memory for runs that it has not seen."""

@@ -1,8 +1,8 @@
 """Predicts step time and memory of layouts after learning from measured ones.
 
-Each configuration runs on CPU ranks of this machine, all of them in turn, in several rounds. Then
-70 % of them, chosen at random, are learned from and the other 30 % predicted; the errors are those
-of 40 such splits.
+All configurations run alternately on CPU ranks of this machine, in several rounds. Then the planner
+learns from a random 70 % of them and predicts the other 30 %; the errors are those of 40 such
+splits.
 
     python -m benchmarks.planner_accuracy > benchmarks/results/planner-accuracy.jsonl
     python -m benchmarks.planner_accuracy --read benchmarks/results/planner-accuracy.jsonl
@@ -24,11 +24,11 @@ from benchmarks.report import emit
 NAME = "planner_accuracy"
 MEMORY_MEDIAN, MEMORY_P95, ORDER, FALSE_FITS = 0.10, 0.20, 0.7, 0.01
 LEAST = 60
-"""Configurations that the figures need."""
+"""Minimum of configurations for the figures."""
 
 
 def main(words: list[str]) -> int:
-    """Measure, or read what was measured, and print the errors."""
+    """Measure, or read measurements, and print the errors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--check", action="store_true", help="few configurations, no target")
@@ -83,7 +83,7 @@ def _judge(measured: dict[Configuration, Measurement], splits: int, *, with_targ
             each: measured_run(each, taken, resident=resident) for each, taken in measured.items()
         }
         errors = evaluate(runs, resident=resident, splits=splits)
-        # Resident memory is mostly torch's own: its errors only inform.
+        # Resident memory is mostly torch's own: its errors are only informative.
         passed &= _print(errors, len(measured), resident, with_targets and not resident)
     return passed
 

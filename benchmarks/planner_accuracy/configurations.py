@@ -14,7 +14,7 @@ class Configuration:
     """A job on a layout."""
 
     job: str
-    """Name of the job; layouts of one job are compared with each other."""
+    """Name of the job; layouts of the same job are compared with each other."""
     spec: JobSpec
 
     @property
@@ -75,7 +75,7 @@ FEW_JOBS, FEW_LAYOUTS = ("plain",), 3
 def configurations(*, few: bool = False) -> list[Configuration]:
     """Return the configurations; `few` of them to check the program.
 
-    Jobs alternate, so that a slow minute of the machine concerns each of them.
+    Jobs alternate, so that a slow minute of the machine affects all of them.
     """
     jobs = {name: JOBS[name] for name in FEW_JOBS} if few else JOBS
     layouts = LAYOUTS[:FEW_LAYOUTS] if few else LAYOUTS

@@ -30,13 +30,13 @@ HIDDEN = 0.3
 SPLITS = 40
 """Random splits; figures are over the hidden configurations of all of them."""
 BUDGETS = tuple(share / 20 for share in range(1, 20))
-"""Quantiles of all measured peaks that serve as the memory of a slot."""
+"""Quantiles of all measured peaks, used as the memory of a slot."""
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """A configuration that was predicted without being learned from."""
+    """A hidden configuration with its prediction."""
 
     configuration: Configuration
     run: MeasuredRun
@@ -56,23 +56,23 @@ class Errors:
     memory_median: float
     memory_p95: float
     order: float
-    """Kendall's tau of the layouts of a job: concordant minus discordant pairs, of all."""
+    """Kendall's tau of a job's layouts: concordant minus discordant pairs, of all pairs."""
     pairs: int
     false_fits: float
-    """Share of the budgets that were said to suffice, and do not."""
+    """Share of wrong predictions among budgets predicted to suffice."""
     fits: int
-    """Configurations and budgets of which that was said."""
+    """Number of predictions that a budget suffices for a configuration."""
 
 
 def measured_run(
     configuration: Configuration, measured: Measurement, *, resident: bool = False
 ) -> MeasuredRun:
-    """Return a measured configuration as the calibration takes it.
+    """Return a measured configuration in the form of the calibration.
 
     Args:
-        configuration: what ran.
-        measured: what it took; the shortest step counts, the least disturbed one.
-        resident: whether resident memory counts instead of tensors.
+        configuration: the configuration.
+        measured: its measurement; the shortest step counts, as the least disturbed one.
+        resident: whether to use resident memory instead of tensors.
     """
     spec, layout = configuration.spec, configuration.spec.layout()
     partition = spec.batch_partition(layout)
@@ -85,7 +85,7 @@ def measured_run(
 
 
 def this_node() -> NodeKind:
-    """Return this machine."""
+    """Return the description of this machine."""
 
     cores = os.cpu_count() or 1
     return NodeKind("cpu", "this machine", max(4, cores), cores)
@@ -97,8 +97,8 @@ def evaluate(
     """Return the errors over many random splits.
 
     Args:
-        runs: what was measured.
-        resident: whether their peaks are resident memory; else of tensors, without a process.
+        runs: the measured runs.
+        resident: whether their peaks are resident memory; otherwise of tensors, without a process.
         splits: number of random splits.
     """
     names, dice = list(runs), random.Random(0)
@@ -159,7 +159,7 @@ def _order(splits: Sequence[Sequence[Hidden]]) -> tuple[int, int]:
 
 
 def _fits(runs: Mapping[Configuration, MeasuredRun], hidden: Sequence[Hidden]) -> tuple[int, int]:
-    """Return how often a budget was said to suffice, and how often it does not."""
+    """Return how often a budget was predicted to suffice, and how often it does not."""
     peaks = [float(run.peak_bytes or 0) for run in runs.values()]
     fits = wrong = 0
     for budget in (percentile(peaks, share) for share in BUDGETS):
@@ -171,7 +171,7 @@ def _fits(runs: Mapping[Configuration, MeasuredRun], hidden: Sequence[Hidden]) -
 
 
 def better(one: Measurement, other: Measurement) -> Measurement:
-    """Return the figures of two rounds: of each the less disturbed one."""
+    """Return the combined figures of two rounds, each from the less disturbed one."""
     return replace(
         one,
         wall=min(one.wall, other.wall),

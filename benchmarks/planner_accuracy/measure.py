@@ -1,7 +1,7 @@
 """Runs a configuration on CPU ranks of this machine, and measures its steps and its memory.
 
-Ranks are forked from a server that has torch and the trainer loaded, each on one thread. The steps
-are those of the trainer, on random tokens, without saves and metrics.
+Ranks are forked from a server that has loaded torch and the trainer, each on one thread. The steps
+are the trainer's, on random tokens, without saves and metrics.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from trainyard.spec.job import JobSpec
 PRELOAD = ["torch._dynamo", "trainer.parallel.pipeline", "benchmarks.planner_accuracy.measure"]
 WARM_STEPS, LEAST_STEPS, MAX_STEPS = 2, 3, 20
 SECONDS = 1.5
-"""Time that the measured steps of a configuration take, about."""
+"""Approximate total time of the measured steps of a configuration."""
 PATIENCE_SECONDS = 600.0
 RESULT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the ranks of a configuration took."""
+    """Measurements of a configuration."""
 
     wall: float
-    """Median seconds of a step by the wall clock."""
+    """Median wall time of a step in seconds."""
     shortest: float
     """Seconds of the shortest step."""
     processor: float
@@ -48,7 +48,7 @@ class Measurement:
     steps: int
     """Measured steps."""
     tensors: int
-    """Bytes of tensors at the fullest moment of the fullest rank."""
+    """Peak bytes of tensors on the fullest rank."""
     resident: int
     """Peak of the resident memory of the fullest rank, torch's own included."""
 
@@ -75,7 +75,7 @@ def measure(spec: JobSpec) -> Measurement:
     try:
         results = [_result(process, ours) for process, ours in started]
         for process, _ in started:
-            process.join(RESULT_SECONDS)  # a rank that is killed before shows its peers a fault
+            process.join(RESULT_SECONDS)  # killing a rank earlier would show its peers a fault
     finally:
         for process, ours in started:
             process.kill()
@@ -115,7 +115,7 @@ def _run(spec: JobSpec, rank: int, port: int, results: Connection) -> None:
     batches, numbers = _batches(spec), itertools.count(1)
 
     def step() -> float:
-        """Run a step on all ranks; the loss of all of them ends it, as a line of metrics does."""
+        """Run a step on all ranks; the sum of their losses ends it, like a line of metrics."""
         started = time.perf_counter()
         loss = train(next(numbers), batches).loss
         dist.all_reduce(loss)
@@ -146,7 +146,7 @@ def _peak_of_tensors(parts: Assembly, step: Any) -> int:
 
 
 def _batches(spec: JobSpec) -> list[MicroBatch]:
-    """Return random tokens; ranks that share a micro-batch have the same ones."""
+    """Return random tokens, equal on ranks that share a micro-batch."""
     training = spec.training
     rounds = spec.batch_partition(spec.layout()).rounds
     generator = np.random.default_rng(0)

@@ -1,1 +1,1 @@
-"""What a month of jobs leaves behind, and what forgetting them frees."""
+"""Data left by a month of jobs, and what forgetting them frees."""

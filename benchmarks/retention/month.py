@@ -1,9 +1,9 @@
-"""What jobs leave behind: memory, descriptors and disk by kind, before, after and after a pruning.
+"""Data left by jobs: memory, descriptors and disk by kind, before, after and after a pruning.
 
-Tiny jobs are submitted over HTTP, placed by the scheduler's own round, and report over HTTP what a
-short training does: 200 steps of ten series, 400 lines of output, an end. Then the clock of the
-retention is set two years ahead, and everything is forgotten. One line for each database; `month`
-extrapolates to 30 days of 1,000 jobs.
+Tiny jobs are submitted over HTTP and placed by the scheduler's own round. Over HTTP they report the
+data of a short training: 200 steps of ten series, 400 lines of output, an exit. Then the
+retention's clock is set two years ahead, and everything is forgotten. It prints one line per
+database; `month` extrapolates to 30 days of 1,000 jobs.
 
     python -m benchmarks.retention.month [--jobs 500] [--databases sqlite postgresql]
 """
@@ -54,7 +54,7 @@ REPORTS, STEPS_A_REPORT, LINES_A_REPORT = 4, 50, 100
 JOBS_A_MONTH = 30_000
 WORKER = WorkerIdentity(folder="0" * 32, boot_id="b007-0000")
 LATER = timedelta(days=800)
-"""By how much the clock of the retention is set ahead."""
+"""Time by which the retention's clock is set ahead."""
 KINDS: Mapping[str, tuple[str, ...]] = {
     "series": ("metric_series", "metric_tails", "metric_chunks", "rank_steps", "rank_progress"),
     "digests": ("step_digests",),
@@ -67,7 +67,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 
 class _NoBroker:
-    """Takes messages for which there is no worker."""
+    """Accepts messages without a worker."""
 
     up_since: datetime | None = None
 
@@ -77,7 +77,7 @@ class _NoBroker:
 
 @dataclass
 class _Ahead:
-    """A clock that is ahead of the machine's."""
+    """A clock ahead of the machine's."""
 
     by: timedelta = field(default_factory=timedelta)
 
@@ -92,7 +92,7 @@ class _Ahead:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What the server holds at a moment, in bytes but for the descriptors."""
+    """The server's resources at one moment, in bytes except for the descriptors."""
 
     memory: int
     """Resident memory of the API."""
@@ -101,11 +101,11 @@ class Footprint:
     log: int
     """Its log."""
     disk: Mapping[str, int]
-    """Of the database, by kind."""
+    """Bytes of the database, by kind."""
 
     @property
     def view(self) -> dict[str, Any]:
-        """The numbers for the line."""
+        """The numbers for the output line."""
         return {
             "memory_mib": round(self.memory / 2**20, 1),
             "descriptors": self.descriptors,
@@ -115,13 +115,13 @@ class Footprint:
 
 
 def measure(opened: Store, given: argparse.Namespace) -> bool:
-    """Measure on one database, and print its line."""
+    """Measure on one database; print its line."""
     context = opened.context
     add_nodes(context, 1)
     with served(opened) as api:
         headers = {"authorization": f"Bearer {user_token(opened)}"}
         with httpx.Client(base_url=api.url + API, headers=headers, timeout=60) as client:
-            _run(opened, client, 0)  # what is loaded once
+            _run(opened, client, 0)  # one-time loading
             before = footprint(opened, api)
             begin = time.perf_counter()
             for number in range(1, given.jobs + 1):
@@ -173,8 +173,8 @@ def _run(opened: Store, client: httpx.Client, number: int) -> None:
 
 
 def _placed(context: Context, job_id: str) -> Running:
-    """Place the job that waits, and claim it as its node does."""
-    with context.database.write() as connection:  # no worker beats
+    """Place the waiting job, and claim it like its node."""
+    with context.database.write() as connection:  # no worker sends heartbeats
         connection.execute(nodes.update().values(heartbeat_at=context.now(), worker=WORKER))
     Placer(context, _NoBroker()).run()
     query = (
@@ -189,7 +189,7 @@ def _placed(context: Context, job_id: str) -> Running:
 
 
 def _prune(context: Context) -> dict[str, float]:
-    """Settle the slot-time of all jobs, forget them, and return how long that took."""
+    """Settle the slot-time of all jobs and forget them; return the times."""
     clock = _Ahead(SETTLED_AFTER + timedelta(minutes=1))
     ahead = Context(settings=context.settings, database=context.database, clock=clock)
     settler = Settler(ahead)
@@ -242,7 +242,7 @@ def footprint(opened: Store, api: Process) -> Footprint:
 
 
 def _disk(opened: Store) -> dict[str, int]:
-    """Return the bytes of the tables and their indexes by kind, without what is free in between."""
+    """Return the bytes of tables and indexes by kind, without free space in between."""
     sizes = _sqlite_sizes(opened) if opened.kind == "sqlite" else _postgresql_sizes(opened)
     of_table = {table: kind for kind, tables in KINDS.items() for table in tables}
     found = Counter(dict.fromkeys((*KINDS, "rest"), 0))

@@ -1,1 +1,1 @@
-"""What `run.log` costs a script, and what the server does with it."""
+"""Cost of `run.log` for a script, and for the server."""

@@ -1,8 +1,8 @@
-"""What `run.log` costs a script, and what the server does with it, the server away at first.
+"""Cost of `run.log` for a script and for the server, which is away at first.
 
-Processes log 100 values at 10 Hz, each timing its calls, while no server takes anything: their
-files are the spool. Then the spool is reported to a server on SQLite until it is empty, and every
-value is looked up. Last, records of 100 ranks are replayed to the server alone.
+Processes log 100 values at 10 Hz and time their calls while no server accepts anything: their files
+are the spool. Then the spool is reported to a server on SQLite until it is empty, and every value
+is compared. Last, records of 100 ranks are replayed to the server alone.
 
     python -m benchmarks.run_log [--processes 16] [--seconds 60] [--replayed-ranks 100]
 """
@@ -82,7 +82,7 @@ def log(folder: Path, *, processes: int, steps: int) -> list[tuple[float, float]
 
 
 def send(opened: Store, running: Running, report: Report) -> dict[str, int]:
-    """Store a report; return the offsets that are stored."""
+    """Store a report; return the stored offsets."""
     share = authenticate_share(opened.context, running.attempt_id, hash_token(running.token))
     return dict(store_report(opened.context, share, report).acknowledged)
 
@@ -94,7 +94,7 @@ def report_of(maker: ReportMaker, chunks: tuple[Chunk, ...]) -> Report:
 
 
 def catch_up(opened: Store, folder: Path, running: Running, *, processes: int) -> int:
-    """Report a run directory until the server has all of it; return how many reports it took."""
+    """Report a run directory until the server has all of it; return the number of reports."""
     spool = Spool(WorkerRun(folder), ranks=(), processes=range(processes))
     maker, reports = ReportMaker(running, seed=0), 0
     while not spool.drained:
@@ -104,7 +104,7 @@ def catch_up(opened: Store, folder: Path, running: Running, *, processes: int) -
 
 
 def points(opened: Store, running: Running) -> dict[str, int]:
-    """Return how many points the server has, by series."""
+    """Return the number of points at the server, by series."""
     found: dict[str, int] = {}
     with opened.context.database.read() as connection:
         for table, count in (
@@ -123,7 +123,7 @@ def points(opened: Store, running: Running) -> dict[str, int]:
 
 
 def measure_calls(opened: Store, *, processes: int, seconds: int) -> bool:
-    """Measure the calls, then that nothing is lost; print both figures."""
+    """Measure the calls, and check that nothing is lost; print both figures."""
     steps = seconds * HERTZ
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         folder = Path(name)
@@ -184,7 +184,7 @@ def second_of(maker: ReportMaker, ranks: int, second: int) -> Iterator[Chunk]:
 
 
 def measure_server(opened: Store, *, ranks: int, seconds: int, ranks_a_report: int = 8) -> bool:
-    """Replay what many ranks log to the server, as nodes of eight report it; print its share."""
+    """Replay the records of many ranks in reports of nodes of eight; print the server's share."""
     running = add_running(opened.context, "replay", slots=ranks)
     maker, took, busy = ReportMaker(running, seed=1), 0.0, 0.0
     for second in range(seconds):
@@ -218,7 +218,7 @@ def measure_server(opened: Store, *, ranks: int, seconds: int, ranks_a_report: i
 
 
 def main() -> int:
-    """Measure all; the exit status is 1 when a target is missed."""
+    """Measure all; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--seconds", type=int, default=60)

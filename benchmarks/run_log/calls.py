@@ -1,4 +1,4 @@
-"""The figures of `run.log`'s calls, which both benchmarks of this folder print."""
+"""The figures of `run.log`'s calls, printed by both benchmarks of this folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LONGEST_CALL_SECONDS = 1e-3
 def emit_calls(
     benchmark: str, wall: NDArray[np.float64], processor: NDArray[np.float64], **details: object
 ) -> bool:
-    """Print how long calls took, and return whether the 99th percentile reaches its target.
+    """Print the times of calls; return whether the 99th percentile reaches its target.
 
     Args:
-        benchmark: what was measured.
+        benchmark: name of the measurement.
         wall: seconds of each call, `[calls]`.
         processor: seconds of processor time of each call, `[calls]`.
-        details: what else belongs to the figure.
+        details: further fields of the line.
     """
     return emit(
         benchmark,

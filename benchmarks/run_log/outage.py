@@ -1,8 +1,8 @@
-"""What `run.log` costs a step, and what is stored, while the server is killed and away.
+"""Cost of `run.log` per step, and the stored points, while the server is killed and away.
 
 A job of a real control plane logs 100 values at 10 Hz from each of its processes, and times the
-calls. In the middle the server is ended by SIGKILL, and started again on the same data after a
-while. When the job has ended, each point of the server is compared with what was logged.
+calls. In the middle the server is killed with SIGKILL, and restarted on the same data after a
+while. After the end of the job, each point at the server is compared with the logged value.
 
     python -m benchmarks.run_log.outage [--processes 16] [--away-seconds 60]
 """
@@ -58,7 +58,7 @@ while last is None or step < last:
         last = int(Path("last").read_text())
 Path(f"calls-{run.rank}.json").write_text(json.dumps(calls))
 """
-"""Logs until the step that the file `last` names; its values are exact, and so are their means."""
+"""Logs until the step named in the file `last`; its values and their means are exact."""
 
 
 def job_of(folder: Path, *, processes: int, values: int) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def job_of(folder: Path, *, processes: int, values: int) -> dict[str, Any]:
 
 
 def end_after(folder: Path, seconds: float) -> int:
-    """Have all processes end so many seconds from now, after the same step; return that step."""
+    """Make all processes end in `seconds`, after the same step; return that step."""
     start = float((folder / "start").read_text())
     last = math.ceil((time.time() - start + seconds) * HERTZ)
     (folder / "ending").write_text(str(last))
@@ -85,17 +85,16 @@ def end_after(folder: Path, seconds: float) -> int:
 
 
 def deviations(lines: Iterable[str], *, processes: int, values: int, steps: int) -> Counter[str]:
-    """Compare the points of a job with what its processes logged.
+    """Compare the points of a job with the values that its processes logged.
 
     Args:
         lines: the points as CSV, header first.
         processes: number of processes.
-        values: values that each of them logged in a step.
+        values: values that each process logged per step.
         steps: last step.
 
     Returns:
-        How many points are lost, doubled, and other than they were logged; and `points`, those
-        that are as they were logged.
+        Numbers of lost, duplicated and changed points; and `points`, the number of correct ones.
     """
     left = expected(processes=processes, values=values, steps=steps)
     found: Counter[str] = Counter(points=0, lost=0, doubled=0, other=0)
@@ -131,7 +130,7 @@ def measure(running: Running, *, processes: int, away: float, around: float) -> 
     """Log, kill the server, compare; print the figures.
 
     Args:
-        running: the control plane, with as many slots.
+        running: the control plane, with a slot for each process.
         processes: number of processes.
         away: seconds for which the server is away.
         around: seconds of logging before and after that.
@@ -193,7 +192,7 @@ def _wait_for(look: Callable[[], object], what: str) -> None:
 
 
 def main() -> int:
-    """Measure on an embedded control plane; the exit status is 1 when a target is missed."""
+    """Measure on an embedded control plane; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--away-seconds", type=float, default=60)

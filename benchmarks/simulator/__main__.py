@@ -1,12 +1,11 @@
-"""What the scheduler does with a whole trace: `python -m benchmarks.simulator`.
+"""Figures of the scheduler over a whole trace: `python -m benchmarks.simulator`.
 
     python -m benchmarks.simulator [--whole] [--jobs 60000] [--nodes 1000] [--seed 1]
         [--shapes kueue heavy_tail heavy_tail_wide heavy_tail_saturated]
         [--known nothing history bounds] [--database sqlite]
 
-Prints a line of JSON for each figure of each shape, and exits with 1 when one misses its target; so
-does a single decision that puts off the head of the queue. docs/benchmarks-scheduler.md explains
-the figures.
+Prints a line of JSON for each figure of each shape. Exits with 1 if one misses its target, or if a
+single decision delays the head of the queue. docs/benchmarks-scheduler.md explains the figures.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ MAKESPAN_FACTOR = 2.0
 """A list schedule of rigid jobs on one resource takes less than twice the shortest makespan."""
 LONGEST_LISTED = 5
 LONGEST_KEPT = LEAVES_WITHIN.total_seconds() + 2 * TICK_SECONDS
-"""Seconds for which the head may wait for those that give way: while they are about to end."""
+"""Seconds for which the head may wait for attempts that give way, which are about to end."""
 
 
 def cost_figures(record: Record, line: Callable[..., bool], *, is_judged: bool) -> bool:
-    """Print what the scheduler did and took, and return whether every figure reaches its target.
+    """Print the scheduler's work and times; return whether every figure reaches its target.
 
     Args:
-        record: what a run showed.
+        record: results of a run.
         line: prints a figure.
-        is_judged: whether the placements a second have a target.
+        is_judged: whether placements per second have a target.
     """
     passed = line(
         "simulator_violations",
@@ -84,11 +83,11 @@ def cost_figures(record: Record, line: Callable[..., bool], *, is_judged: bool) 
 def order_figures(
     record: Record, trace: Trace, line: Callable[..., bool], *, is_judged: bool
 ) -> bool:
-    """Print who waited and how full the cluster was, and return whether that reaches its target.
+    """Print the waits and the utilisation of the cluster; return whether they reach their targets.
 
     Args:
-        record: what a run showed.
-        trace: what was run.
+        record: results of a run.
+        trace: the trace of the run.
         line: prints a figure.
         is_judged: whether waits of heads and shares of projects have a target.
     """
@@ -132,7 +131,7 @@ def order_figures(
 
 
 def backfill_figures(record: Record, trace: Trace, line: Callable[..., bool]) -> bool:
-    """Print what backfill changes, and return whether it keeps no head of the queue waiting."""
+    """Print the effect of backfill; return whether it delays no head of the queue."""
     waits = [waited for waited, _ in record.waits]
     slots = trace.slots * max(record.waiting_seconds, 1.0)
     passed = line(
@@ -174,7 +173,7 @@ def backfill_figures(record: Record, trace: Trace, line: Callable[..., bool]) ->
 
 
 def shares_by_weight(record: Record, trace: Trace) -> dict[str, float]:
-    """Return each project's part of the slot-time in which all projects waited, for its weight."""
+    """Return each project's slot-time while all projects waited, relative to its weight."""
     held = record.contended_slot_seconds
     whole, weights = sum(held.values()), sum(trace.weights.values())
     return {
@@ -184,7 +183,7 @@ def shares_by_weight(record: Record, trace: Trace) -> dict[str, float]:
 
 
 def run_shape(name: str, trace: Trace, known: Known, given: argparse.Namespace) -> bool:
-    """Run a trace on a new database, and return whether every figure reaches its target."""
+    """Run a trace on a new database; return whether every figure reaches its target."""
     shape = SHAPES[name]
     with store(given.database) as opened:
         simulation = Simulation(opened, trace, known=known, rounds_take_time=shape.saturates)

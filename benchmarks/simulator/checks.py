@@ -1,7 +1,7 @@
-"""What a round may not do, recomputed from the trace alone: no code of the scheduler is used.
+"""Rules that a round must keep, recomputed from the trace alone, without the scheduler's code.
 
-All nodes are alike and no share has a smallest size, so a job fits when as many slots are free as
-it needs, and one that does not fit keeps every node.
+All nodes are equal and no share has a minimum size. So a job fits if enough slots are free, and a
+job that does not fit reserves every node.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Running:
 
     slots: int
     expected_end: float
-    """Seconds from the beginning; `NEVER` where no end is expected."""
+    """Seconds since the start of the trace; `NEVER` if no end is expected."""
     overtook: Waiting | None = None
-    """Its job as it waited, where it overtook the jobs ahead on an estimate alone: for these it
-    leaves once they fit."""
+    """Its job as it waited, if it overtook the jobs ahead on an estimate alone: it leaves for these
+    once they fit."""
     began_at: float = 0.0
-    """Seconds from the beginning."""
+    """Seconds since the start of the trace."""
 
 
 class Line:
@@ -52,7 +52,7 @@ class Line:
         insort(self._projects.setdefault(each.job.project, []), _place(each))
 
     def remove(self, each: Waiting) -> None:
-        """Remove a job that starts."""
+        """Remove a starting job."""
         line = self._projects[each.job.project]
         del line[bisect_left(line, _place(each))]
         if not line:
@@ -69,15 +69,15 @@ class Line:
     ) -> bool:
         """Return whether an attempt gives way to a job.
 
-        The job waited when the attempt began, and is ahead of the attempt's own job, as if that
-        were still waiting and held nothing.
+        The job waited when the attempt started, and precedes the attempt's own job, as if that were
+        still waiting and held nothing.
 
         Args:
             each: the attempt.
             head: the job.
             held: slots that each project holds.
             weights: weight of each project.
-            without: ids of jobs that are left out.
+            without: ids of jobs to ignore.
         """
         own = each.overtook
         if own is None or head.job.arrives_at > each.began_at:
@@ -96,7 +96,7 @@ class Line:
         *,
         without: Collection[str],
     ) -> tuple[int, float, float, str]:
-        """Return what a job is sorted by, also of one that is not in its line."""
+        """Return the sort key of a job, even of one outside its line."""
         project = each.job.project
         line = self._projects.get(project, [])
         ahead = (entry[-1] for entry in line[: bisect_left(line, _place(each))])
@@ -112,7 +112,7 @@ class Line:
         Args:
             held: slots that each project holds.
             weights: weight of each project.
-            without: ids of jobs that are left out.
+            without: ids of jobs to ignore.
         """
         counted = dict(held)
         heads: list[tuple[int, float, float, str, str]] = []
@@ -146,7 +146,7 @@ def _place(each: Waiting) -> tuple[int, float, str, Waiting]:
 def head_behind(
     order: Iterable[Waiting], placed: Collection[str]
 ) -> tuple[Waiting | None, set[str]]:
-    """Return the first job of the queue that a round did not place, and those placed behind it.
+    """Return the first job of the queue that a round did not place, and jobs placed behind it.
 
     Args:
         order: the queue before the round.
@@ -161,12 +161,12 @@ def head_behind(
 
 
 def earliest_start(size: int, free: int, running: Collection[Running]) -> float:
-    """Return when so many slots are free, if attempts end as expected and nothing else starts.
+    """Return when `size` slots are free, if attempts end as expected and nothing else starts.
 
     Args:
         size: slots that a job needs.
         free: slots that are free now.
-        running: what holds the others.
+        running: the attempts that hold the others.
     """
     ends = sorted((each.expected_end, each.slots) for each in running)
     sums = accumulate((slots for _, slots in ends), initial=free)

@@ -8,7 +8,7 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class VirtualClock:
-    """A clock that stands still until it is set."""
+    """A clock that only changes when it is set."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -18,10 +18,10 @@ class VirtualClock:
         return moment(self.seconds)
 
     def monotonic(self) -> float:
-        """Return the virtual seconds since the beginning."""
+        """Return the virtual seconds since the start."""
         return self.seconds
 
 
 def moment(seconds: float) -> datetime:
-    """Return the time so many seconds after the beginning."""
+    """Return the time `seconds` after the start."""
     return BEGINNING + timedelta(seconds=seconds)

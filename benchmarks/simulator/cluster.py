@@ -1,4 +1,4 @@
-"""The tables of a simulated cluster: nodes, projects, jobs and their attempts, many at once."""
+"""The tables of a simulated cluster: nodes, projects, jobs and their attempts, in bulk."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Placed:
     attempt_id: str
     job_id: str
     backfilled_before: str | None
-    """Name of the waiting job on whose nodes it starts."""
+    """Name of the waiting job that keeps its nodes, if it is backfilled."""
     number: int
     """Number of the attempt."""
     expected_end_at: datetime | None
     gives_way: bool
-    """Whether it is backfilled on that expectation alone."""
+    """Whether it is backfilled on an expected duration alone."""
 
 
 def add_nodes(context: Context, count: int) -> None:
@@ -95,7 +95,7 @@ def add_jobs(
     arriving: Sequence[tuple[TracedJob, datetime]],
     known: Known = "nothing",
 ) -> list[str]:
-    """Queue jobs as a submission does, each at its own time; return their ids."""
+    """Queue jobs like submissions, each at its own time; return their ids."""
     rows = [_job_row(job, _id(job.name, at), at, known) for job, at in arriving]
     with context.database.write() as connection:
         connection.execute(insert(jobs), rows)
@@ -130,7 +130,7 @@ def read_placed(context: Context, attempt_ids: Iterable[str]) -> list[Placed]:
 
 
 def start(context: Context, placed: Sequence[Placed]) -> None:
-    """Have attempts train from now on, as after their claims and first reports."""
+    """Make attempts train from now on, as after their claims and first reports."""
     now = context.now()
     ids = [{"this": each.attempt_id} for each in placed]
     with context.database.write() as connection:
@@ -153,11 +153,11 @@ def start(context: Context, placed: Sequence[Placed]) -> None:
 
 
 def report(context: Context, expected_ends: Iterable[tuple[str, datetime]]) -> None:
-    """Store the time that running jobs have left, as their reports do.
+    """Store the remaining time of running jobs, as their reports do.
 
     Args:
-        context: the surroundings.
-        expected_ends: id of each job, and when it is expected to end.
+        context: the server's context.
+        expected_ends: id of each job, and its expected end.
     """
     now = context.now()
     rows = [
@@ -211,7 +211,7 @@ def read_ungrouped(context: Context) -> set[str]:
 
 
 def _id(name: str, at: datetime) -> str:
-    """Return the same id for a name and a time in every run."""
+    """Return an id that is equal for the same name and time in every run."""
     entropy = hashlib.sha256(name.encode()).digest()[:10]
     return make_id(milliseconds=int(at.timestamp() * 1000), entropy=entropy)
 
@@ -262,11 +262,11 @@ def _launch(cause: AttemptCause, layout: Layout) -> PendingLaunch:
 
 
 def leave(context: Context, leaving: Iterable[tuple[Placed, TracedJob, float]]) -> None:
-    """End attempts that were ordered to leave, at once, and queue their jobs again.
+    """End attempts that were ordered to leave, immediately, and queue their jobs again.
 
     Args:
-        context: the surroundings.
-        leaving: the attempts, their jobs, and which part of the steps each has done.
+        context: the server's context.
+        leaving: the attempts, their jobs, and the completed share of the steps of each.
     """
     now, ended = context.now(), AttemptState.ENDED.value
     with context.database.write() as connection:
@@ -289,7 +289,7 @@ def leave(context: Context, leaving: Iterable[tuple[Placed, TracedJob, float]]) 
 
 
 def read_leaving(context: Context, attempt_ids: Iterable[str]) -> set[str]:
-    """Return which attempts are ordered to leave."""
+    """Return the attempts that are ordered to leave."""
     ordered = select(attempts.c.id).where(attempts.c.desired != DesiredState.RUN)
     with context.database.read() as connection:
         return {*connection.scalars(ordered.where(attempts.c.id.in_(attempt_ids)))}

@@ -1,8 +1,9 @@
-"""Processor time of one round of placement in a long queue in which nothing fits, by its parts.
+"""Processor time of one placement round in a long queue in which nothing fits, by its parts.
 
-10,000 jobs wait in some projects, in four sizes, and attempts with known ends hold most slots of
-1,000 nodes. Before each round another job arrives, so it is read and decided anew with all that
-backfill needs. The first round of a scheduler, which reads all jobs, is shown apart.
+10,000 jobs wait in several projects, in four sizes, and attempts with known ends hold most slots of
+1,000 nodes. Before each round another job arrives, so that it is read and decided anew with
+everything that backfill needs. The first round of a scheduler, which reads all jobs, is shown
+separately.
 
     python -m benchmarks.simulator.placement [--jobs 10000] [--projects 50] [--rounds 20]
 """
@@ -42,12 +43,12 @@ from server.scheduler.rounds.round import Placer
 TARGET_MS = 100.0
 PACKAGES = ("pydantic", "sqlalchemy")
 SIZES = (1_000, 2_000, 3_000, 4_000)
-"""Of the waiting jobs: none fits before attempts on many nodes have ended."""
+"""Sizes of the waiting jobs: none fits before attempts on many nodes have ended."""
 RUNNING_SECONDS = 3600.0
 
 
 def measure(opened: Store, *, jobs: int, projects: int, nodes: int, rounds: int) -> bool:
-    """Run rounds in which nothing can start, and print the figure."""
+    """Run rounds in which nothing can start; print the figure."""
     clock = VirtualClock()
     leader = Leader(opened.context.database)
     epoch = leader.held()

@@ -1,12 +1,12 @@
-"""One run: events of a trace in the order of virtual time, and a round of the scheduler after each.
+"""One run: events of a trace in virtual time, with a scheduler's round after each.
 
 The scheduler is the real one: `Placer` with the lead, on migrated tables, with `enter_groups`,
-`decide` and the transactions of a placement. The rest is written as rows, some statements for all
-that happens between two rounds: jobs arrive, attempts train from their placement on, report the
-time that they have left, and end. So HTTP, Celery, processes, claims and the other parts of a round
-are left out, and nothing is preempted but what gives way, which trains on for `LEAVE_SECONDS` or to
-its end. Rounds begin at multiples of the scheduler's pause, and only
-where something has changed: in between the scheduler would find the same.
+`decide` and the transactions of a placement. The rest is written as rows, in a few statements for
+all events between two rounds: jobs arrive; attempts train from their placement on, report their
+remaining time, and end. So HTTP, Celery, processes, claims and the other parts of a round are
+omitted. Only attempts that give way are preempted, and train on for `LEAVE_SECONDS` or to their
+end. Rounds start at multiples of the scheduler's pause, and only after a change: otherwise the
+scheduler would find the same state.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from server.scheduler.rounds.round import Placer
 from trainyard.protocol.worker_messages import LaunchMessage
 
 MEMORY_EVERY = 0.05
-"""Part of the jobs that start between two samples of the memory."""
+"""Share of the jobs that start between two samples of the memory."""
 NO_PREEMPTION = 1e9
-"""Time since its first step after which an attempt is preempted for its priority: none is."""
+"""Time since its first step after which an attempt may be preempted for priority: never."""
 LEAVE_SECONDS = 15.0
-"""Time in which an attempt that is ordered to leave saves and leaves."""
+"""Time in which an attempt ordered to leave saves and leaves."""
 _PAGE_MIB = 4096 / 2**20
 
 
 class Messages:
-    """Keeps the messages of a round in place of a broker."""
+    """Keeps the messages of a round, instead of a broker."""
 
     def __init__(self) -> None:
         self.attempt_ids: set[str] = set()
@@ -75,7 +75,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An attempt that runs."""
+    """A running attempt."""
 
     placed: Placed
     job: TracedJob
@@ -86,7 +86,7 @@ class _Attempt:
 
 @dataclass
 class Record:
-    """What a run showed; times in seconds, virtual ones unless their names differ."""
+    """Results of a run; virtual times in seconds, unless their names differ."""
 
     placements: int = 0
     backfills: int = 0
@@ -95,27 +95,27 @@ class Record:
     """Wall time of each round."""
     waits: list[tuple[float, TracedJob]] = field(default_factory=list)
     head_waits: list[tuple[float, float]] = field(default_factory=list)
-    """How long each job was the first of the queue, and the bound of that: the time to its expected
-    start when it became the first; without one, the longest time that any attempt had left."""
+    """For each head of the queue its time as the head, and the limit: the time to its expected
+    start when it became the head; without one, the longest remaining time of any attempt."""
     most_waiting: int = 0
     memory_mib: list[float] = field(default_factory=list)
     makespan: float = 0.0
     waiting_seconds: float = 0.0
-    """Time in which jobs waited."""
+    """Time during which jobs waited."""
     held_while_waiting: float = 0.0
-    """Slot-time that was held in it."""
+    """Slot-time held during that time."""
     expected: list[float] = field(default_factory=list)
-    """Expected durations of attempts that ran to their end, of their real ones."""
+    """Expected durations of completed attempts, relative to their real ones."""
     left: int = 0
     """Attempts that gave way to the head of the queue."""
     kept_seconds: list[float] = field(default_factory=list)
-    """For how long each head waited that fitted without those that were to give way to it."""
+    """For each head, the time for which it waited only for attempts that give way to it."""
     contended_seconds: float = 0.0
-    """Time in which every project had a job that waited."""
+    """Time during which every project had a waiting job."""
     contended_slot_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """What each project held in that time."""
+    """Slot-time that each project held during that time."""
     violations: list[str] = field(default_factory=list)
-    """What no round may do."""
+    """Broken rules of rounds."""
 
 
 class Simulation:
@@ -129,14 +129,14 @@ class Simulation:
         known: Known = "bounds",
         rounds_take_time: bool = False,
     ) -> None:
-        """Lead on an empty database.
+        """Take the lead on an empty database.
 
         Args:
             opened: the database; its clock is replaced by the simulation's.
-            trace: what arrives.
-            known: what is known of the durations of new jobs.
-            rounds_take_time: whether a round lasts as long as its processor time, so that more
-                arrives before the next one; else it lasts no time.
+            trace: the arriving jobs.
+            known: what is known about the durations of new jobs.
+            rounds_take_time: whether a round lasts as long as its processor time, so that more jobs
+                arrive before the next one; otherwise it takes no time.
         """
         clock = VirtualClock()
         settings = opened.context.settings.model_copy(
@@ -167,7 +167,7 @@ class Simulation:
         self.record = Record()
 
     def run(self) -> Record:
-        """Run the whole trace, and return what it showed."""
+        """Run the whole trace; return the results."""
         add_nodes(self._context, self._trace.nodes)
         add_projects(self._context, self._trace.weights)
         busy, tick, pause = False, 0, 1
@@ -197,7 +197,7 @@ class Simulation:
         return min(arrival, self._ends[0][0] if self._ends else NEVER)
 
     def _advance(self, until: float) -> None:
-        """Have jobs arrive and attempts end, up to a time."""
+        """Let jobs arrive and attempts end, up to a time."""
         arriving: list[TracedJob] = []
         ended: list[Placed] = []
         left: list[_Attempt] = []
@@ -243,7 +243,7 @@ class Simulation:
         self._clock.seconds = until
 
     def _round(self) -> bool:
-        """Run a round, check what it did, and return whether the next one may do more."""
+        """Run a round and check it; return whether the next one may do more."""
         ends = ((a.placed.job_id, a.running.expected_end) for a in self._attempts.values())
         report(self._context, [(job_id, moment(at)) for job_id, at in ends if at < NEVER])
         before = time.perf_counter()
@@ -260,7 +260,7 @@ class Simulation:
         return bool(placed or ungrouped or self._let_leave())
 
     def _let_leave(self) -> bool:
-        """Have attempts leave soon that the scheduler orders to; return whether any does."""
+        """Make attempts leave soon if the scheduler orders it; return whether any does."""
         if not self._placer.preempt():
             return False
         leaves_at = self._clock.seconds + LEAVE_SECONDS
@@ -273,7 +273,7 @@ class Simulation:
         return True
 
     def _queue_again(self, attempts: Sequence[_Attempt]) -> None:
-        """Queue the jobs of attempts that have left, each with the time that it has left."""
+        """Queue the jobs of attempts that have left, each with its remaining time."""
         now, leaving = self._clock.seconds, []
         for attempt in attempts:
             left = attempt.ends_at - now
@@ -297,7 +297,7 @@ class Simulation:
         order = self._line.in_order(self._held, self._trace.weights, without=ungrouped)
         ids = {each.job_id for each in placed}
         head, behind = head_behind(order, ids)
-        running: list[Running] = []  # but for what gives way to the head
+        running: list[Running] = []  # except those that give way to the head
         freed = 0
         for attempt in self._attempts.values():
             if head is not None and self._lets_ahead(attempt.running, head, ungrouped):
@@ -360,7 +360,7 @@ class Simulation:
             record.memory_mib.append(_memory_mib())
 
     def _note_kept(self, is_kept: bool) -> None:
-        """Note since when the head of the queue waits for those alone that give way to it."""
+        """Note since when the head of the queue waits only for attempts that give way to it."""
         if is_kept and self._kept_since is None:
             self._kept_since = self._clock.seconds
         elif not is_kept and self._kept_since is not None:
@@ -368,7 +368,7 @@ class Simulation:
             self._kept_since = None
 
     def _follow_head(self, head: Waiting, expected_start: float) -> None:
-        """Note since when a job is the first of the queue, and when it starts at the latest."""
+        """Note since when a job is the head of the queue, and its latest start."""
         if self._head is not None and self._head[0] == head.id:
             return
         now = self._clock.seconds

@@ -1,4 +1,4 @@
-"""Traces: which jobs arrive when, what they need, and how long they run."""
+"""Traces: arrivals of jobs, their needs, and their durations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Known = Literal["nothing", "history", "bounds"]
-"""What is known of the duration of a new job: nothing, what earlier jobs of its training part
-lasted, or the bound that a person gave it."""
+"""What is known about the duration of a new job: nothing, the durations of earlier jobs of its
+training part, or the bound given by a person."""
 KNOWN: tuple[Known, ...] = get_args(Known)
 SLOTS_PER_NODE = 8
 SMALLEST_QUEUE = 30
 """Workloads of one queue of Kueue's test; a trace has whole queues."""
 SECONDS_PER_MILLISECOND = 1.0
-"""A millisecond of Kueue's test lasts a second here: the scheduler looks four times a second."""
+"""A millisecond of Kueue's test lasts a second here: the scheduler polls four times a second."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class TracedJob:
     priority: int
     world_size: int
     arrives_at: float
-    """Seconds from the beginning."""
+    """Seconds since the start of the trace."""
     seconds: float
-    """How long it runs."""
+    """Its duration."""
     expected_seconds: float | None
-    """Bound that a person gives it, never less than `seconds`; None where ends are not known."""
+    """Bound given by a person, never less than `seconds`; None if ends are unknown."""
     part: str = ""
-    """Its training part: jobs of one last about as long."""
+    """Its training part: jobs of the same part have similar durations."""
 
     @property
     def slot_seconds(self) -> float:
@@ -43,7 +43,7 @@ class TracedJob:
 
 @dataclass(frozen=True)
 class Trace:
-    """Jobs by arrival, and who shares the cluster."""
+    """Jobs by arrival, and the projects that share the cluster."""
 
     jobs: Sequence[TracedJob]
     weights: Mapping[str, float]
@@ -64,7 +64,7 @@ class _Class:
     name: str
     count: int
     interval: float
-    """Milliseconds between two of them."""
+    """Milliseconds between two arrivals."""
     runtime: float
     """Milliseconds."""
     priority: int
@@ -83,13 +83,13 @@ _KUEUE = (
 def kueue(count: int, nodes: int, seed: int) -> Trace:
     """Return Kueue's large-scale test: each queue is a project of weight 1.
 
-    Its priorities 50, 100 and 200 become -50, 0 and 50, and nothing but the order of the queues'
-    arrivals is drawn. The scheduler knows no duration, as Kueue does not.
+    Its priorities 50, 100 and 200 become -50, 0 and 50; only the order of the queues' arrivals is
+    random. The scheduler knows no duration, as in Kueue.
 
     Args:
-        count: jobs; 60,000 in the published test, and never less than those of one queue.
+        count: number of jobs; 60,000 in the published test, and at least those of one queue.
         nodes: nodes of the cluster.
-        seed: of the order in which queues submit at the same moment.
+        seed: seed of the order in which queues submit at the same moment.
     """
     queues = [f"queue-{number:04}" for number in range(max(count // SMALLEST_QUEUE, 1))]
     random.Random(seed).shuffle(queues)
@@ -116,29 +116,29 @@ def kueue(count: int, nodes: int, seed: int) -> Trace:
 WEIGHTS = (1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0)
 MEDIAN_SECONDS = 600.0
 SIGMA = 1.5
-"""Of the logarithm of a duration: the mean is three times the median."""
+"""Sigma of the logarithm of a duration: the mean is three times the median."""
 LONGEST_SECONDS = 4 * 3600.0
 """Time limit of every job."""
 LARGEST_FACTOR = 5.0
-"""A person gives a job a bound of up to so many times its duration."""
+"""Limit of a person's bound, as a multiple of the job's duration."""
 ALIKE = 10
-"""Jobs of a training part: those of one size with the closest durations."""
+"""Jobs per training part: those of one size with the closest durations."""
 OVERLOAD = 4 / 3
-"""Work that arrives in the time in which the cluster does one unit of work."""
+"""Arriving work per time, as a multiple of the cluster's capacity."""
 
 
 def heavy_tail(count: int, nodes: int, seed: int, *, part_of_cluster: int = 8) -> Trace:
     """Return jobs of log-normal durations, on powers of two of slots, in projects of eight weights.
 
-    Bounds are real durations times a number drawn evenly from 1 to `LARGEST_FACTOR`. Jobs
-    arrive at random times and faster than the cluster runs them, each project's share of the work
-    by its weight, so that all projects wait for most of the time.
+    Bounds are real durations times a random factor, uniform from 1 to `LARGEST_FACTOR`. Jobs arrive
+    at random times, faster than the cluster runs them. Each project's share of the work follows its
+    weight, so that all projects wait for most of the time.
 
     Args:
         count: jobs.
         nodes: nodes of the cluster.
-        seed: of every draw.
-        part_of_cluster: the largest job needs one part of so many.
+        seed: seed of all random numbers.
+        part_of_cluster: the largest job needs one part in this many of the cluster.
     """
     chance = random.Random(seed)
     slots = nodes * SLOTS_PER_NODE
@@ -177,11 +177,11 @@ def wide_heavy_tail(count: int, nodes: int, seed: int) -> Trace:
 
 
 SATURATING_RATE = 1_000.0
-"""Jobs a second that arrive to keep the scheduler busy: twice what it is to place."""
+"""Arriving jobs per second, to keep the scheduler busy: twice its target rate of placements."""
 
 
 def saturated_heavy_tail(count: int, nodes: int, seed: int) -> Trace:
-    """Return `heavy_tail` at `SATURATING_RATE`: all its times are shorter by one factor."""
+    """Return `heavy_tail` at `SATURATING_RATE`: all its times are divided by one factor."""
     trace = heavy_tail(count, nodes, seed)
     factor = count / SATURATING_RATE / trace.jobs[-1].arrives_at
     jobs = [
@@ -198,21 +198,21 @@ def saturated_heavy_tail(count: int, nodes: int, seed: int) -> Trace:
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of trace, and how it is run."""
+    """A kind of trace, and the settings of its runs."""
 
     make: Callable[[int, int, int], Trace]
-    """Makes one of a number of jobs and nodes, and a seed."""
+    """Makes a trace from a number of jobs, a number of nodes, and a seed."""
     sample: tuple[int, int]
-    """Jobs and nodes where the whole trace is not named: some minutes."""
+    """Default numbers of jobs and nodes, without the whole trace: some minutes."""
     whole: tuple[int, int]
     arrives_singly: bool = False
-    """Whether most rounds find no more than one job to place, which shows what a round costs."""
+    """Whether most rounds find at most one job to place, which shows the cost of a round."""
     known: Sequence[Known] = ("nothing",)
-    """What is known of the durations of new jobs, one run each."""
+    """What is known about the durations of new jobs, one run each."""
     is_even: bool = True
-    """Whether jobs are small enough for waits of heads and shares of projects to have targets."""
+    """Whether jobs are small enough for targets of heads' waits and of projects' shares."""
     saturates: bool = False
-    """Whether a round lasts as long as its processor time; nothing of the order is printed then."""
+    """Whether a round lasts as long as its processor time; then no figures of order are printed."""
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -233,10 +233,10 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def shortest_makespan(trace: Trace) -> float:
-    """Return a time, in seconds, before which no schedule of a trace ends, not even an offline one.
+    """Return a lower bound in seconds for the end of any schedule of a trace, even an offline one.
 
-    That is the latest end of a job that starts when it arrives, or the time that the work from any
-    arrival on takes on the whole cluster.
+    That is the latest end of a job that starts on arrival, or the time that the whole cluster needs
+    for the work from any arrival on.
     """
     latest, left = 0.0, 0.0
     for job in reversed(trace.jobs):

@@ -1,9 +1,9 @@
-"""Processor time of an attempt of one step: eager, compiled cold, and with kernels of earlier jobs.
+"""Processor time of an attempt of one step: eager, compiled cold, and with earlier jobs' kernels.
 
-Each attempt is a process of its own on one rank, prepared as a worker does: caches in the run
-directory, and the node's archives of compiled kernels. What the compilers take, also in processes
-that they start, counts. Cold and warm attempts alternate. `stall_seconds` is the wait of the first
-update for the preflight save, which runs during the compilation.
+Each attempt is a separate process on one rank, prepared like a worker's: caches in the run
+directory, and the node's archives of compiled kernels. The compilers' time counts, including their
+child processes. Cold and warm attempts alternate. `stall_seconds` is the wait of the first update
+for the preflight save, which runs during the compilation.
 
     python -m benchmarks.start.first_step [--rounds 7] [--layers 6]
 """
@@ -33,13 +33,13 @@ from trainyard.spec.layout import Layout
 PACKAGES = ("torch",)
 ARCHIVE = "kernels.zip"
 TARGET_SHARE = 0.6
-"""Most processor time of a warm attempt, as a share of a cold one."""
+"""Limit of a warm attempt's processor time, as a share of a cold one's."""
 SHAPE = {"dim": 256, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 1024}
 
 
 @dataclass(frozen=True)
 class Start:
-    """What an attempt of one step took."""
+    """Measurements of an attempt of one step."""
 
     processor_seconds: float
     step_seconds: float
@@ -60,7 +60,7 @@ def spec(*, layers: int, compiled: bool) -> dict[str, Any]:
 
 
 def start(folder: Path, document: dict[str, Any], *, kernels: Path, tokens: Path) -> Start:
-    """Run an attempt to its end, and keep its archive of kernels as a worker does."""
+    """Run an attempt to its end, and keep its archive of kernels, as a worker does."""
     folder.mkdir()
     run = RunDirectory(folder)
     attempt = AttemptSpec(
@@ -101,10 +101,10 @@ def start(folder: Path, document: dict[str, Any], *, kernels: Path, tokens: Path
 
 
 def measure(folder: Path, *, rounds: int, layers: int, start: Callable[..., Start] = start) -> bool:
-    """Alternate eager, cold and warm attempts, and print the figure; `start` runs one."""
+    """Alternate eager, cold and warm attempts; print the figure. `start` runs one attempt."""
     kernels = folder / "kernels"
     found: dict[str, list[Start]] = {"eager": [], "cold": [], "warm": []}
-    for number in range(rounds + 1):  # the first round also caches tokens and is not counted
+    for number in range(rounds + 1):  # the first round also caches tokens and does not count
         for kind, starts in found.items():
             if kind == "cold":
                 shutil.rmtree(kernels, ignore_errors=True)

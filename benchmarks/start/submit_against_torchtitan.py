@@ -1,11 +1,11 @@
-"""Time to the first step of torchtitan's debug model: of a submitted job, and of torchtitan.
+"""Time to the first step of torchtitan's debug model: as a submitted job, and in torchtitan.
 
-The time of a job is taken from its submission to an embedded control plane, whose node has an idle
-process, to the line of its first step; its preflight save is part of it. torchtitan's is taken from
-its launch by torchrun to the line of its first step, while the control plane runs and has no job.
-Both train the same shapes on one thread a rank: the node has a slot for each core. The order
+The time of a job is from its submission to an embedded control plane, with an idle process on its
+node, to the line of its first step; it includes the preflight save. torchtitan's time is from
+its launch by torchrun to the line of its first step, while the control plane runs without a job.
+Both train the same shapes on one thread per rank: the node has a slot for each core. The order
 alternates, and each has run once before, which has cached its data. `benchmarks.against_torchtitan`
-compares cold launches of both; its first lines show how to install torchtitan.
+compares cold launches of both; its docstring shows how to install torchtitan.
 
     python -m benchmarks.start.submit_against_torchtitan titan/bin/python [--rounds 7] [--ranks 2]
 """
@@ -34,7 +34,7 @@ EAGER = WAYS["eager"]
 
 
 def measure(running: Running, python: Path, folder: Path, *, rounds: int, ranks: int) -> bool:
-    """Launch both in turn, and print the median of the rounds' ratios."""
+    """Alternate launches of both; print the median of the rounds' ratios."""
     spec = spec_of(EAGER, ranks, steps=2, log_every=1) | {"name": "bench-start"}
     titans: list[float] = []
     jobs: list[Launched] = []

@@ -1,1 +1,1 @@
-"""Counts of one training step, ours and those of torchtitan."""
+"""Counts of one training step, of ours and of torchtitan."""

@@ -1,8 +1,8 @@
-"""Counts a step of Llama 8B on eight ranks that are not there, of ours and of torchtitan 0.3.0.
+"""Counts a step of Llama 8B on eight fake ranks, of ours and of torchtitan 0.3.0.
 
-Counts follow from shapes and code alone, and are the same on every machine
-(docs/performance.md lists what is counted). Without an interpreter that has torchtitan
-(`benchmarks.against_torchtitan`) ours alone are printed.
+The counts depend only on shapes and code, and are the same on every machine (docs/performance.md
+lists them). Without an interpreter that has torchtitan (`benchmarks.against_torchtitan`) only ours
+are printed.
 
     python -m benchmarks.step_counts [PYTHON] [--layers 32]
 """
@@ -36,17 +36,17 @@ NOT_ABOVE = (
     "copied bytes",
     "cast bytes",
 )
-"""Where ours must not be above torchtitan's."""
+"""Counts in which ours must not exceed torchtitan's."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A layout, as both trainers are told."""
+    """A layout, in both trainers' settings."""
 
     axes: dict[str, int]
     options: tuple[str, ...]
     sequences: int
-    """Of a step, one a data-parallel rank."""
+    """Sequences of a step, one per data-parallel rank."""
 
 
 CASES = {
@@ -76,12 +76,12 @@ def count_torchtitan(python: Path, case: Case, layers: int) -> dict[str, Any]:
     """Return torchtitan's counts of a case.
 
     Raises:
-        RuntimeError: it could not be counted, with the end of what the interpreter printed.
+        RuntimeError: the count failed; the message has the end of the interpreter's output.
     """
     options = [BACKEND, *case.options, "activation_checkpoint:none"]
     shape = {"layers": layers, "sequences": 1, "seq_len": SEQ_LEN}
     words = json.dumps({"ranks": RANKS, "options": options, **shape})
-    # What the interpreter has in its own PYTHONPATH stays.
+    # The interpreter's own PYTHONPATH is kept.
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory() as folder:
         ended = subprocess.run(
@@ -99,7 +99,7 @@ def count_torchtitan(python: Path, case: Case, layers: int) -> dict[str, Any]:
 
 
 def with_totals(counts: dict[str, int]) -> dict[str, int]:
-    """Return the counts with those of all collectives."""
+    """Return the counts with totals of all collectives."""
     return counts | {
         "collectives": sum(counts.get(kind, 0) for kind in COLLECTIVES),
         "collective bytes": sum(counts.get(f"{kind} bytes", 0) for kind in COLLECTIVES),
@@ -107,13 +107,13 @@ def with_totals(counts: dict[str, int]) -> dict[str, int]:
 
 
 def above(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, list[int]]:
-    """Return the counts in which ours is above torchtitan's, both of each."""
+    """Return the counts in which ours exceeds torchtitan's, with both values."""
     pairs = {name: [ours.get(name, 0), theirs.get(name, 0)] for name in NOT_ABOVE}
     return {name: pair for name, pair in pairs.items() if pair[0] > pair[1]}
 
 
 def compare(layers: int, python: Path | None) -> bool:
-    """Print the counts of each case, and where ours is above torchtitan's."""
+    """Print the counts of each case, and those in which ours exceeds torchtitan's."""
     passed = True
     found = in_processes(count, [(document(case, layers),) for case in CASES.values()])
     for (name, case), ours in zip(CASES.items(), found, strict=True):

@@ -1,6 +1,6 @@
-"""Counts what one rank dispatches in a step: operations, collectives, copies, casts, host syncs.
+"""Counts one rank's dispatches in a step: operations, collectives, copies, casts, host syncs.
 
-Needs torch alone: torchtitan's interpreter has none of our packages.
+Needs only torch: torchtitan's interpreter has none of our packages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = {
 }
 WITHOUT_PAYLOAD = ("barrier", "waittensor", "wraptensor")
 SYNCS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select"}
-"""Operations whose result the host needs, or whose shape depends on values."""
+"""Operations with a result that the host needs, or a shape that depends on values."""
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"}
 COPIES = {"copy_", "clone", "_to_copy", "cat", "stack", "_foreach_copy_"}
 COPIES |= {"chunk_cat", "split_with_sizes_copy", "all_gather_copy_in"}  # of FSDP
@@ -35,10 +35,10 @@ NO_WORK |= {"resize_", "resize_storage_bytes_"}
 
 
 class StepCounter(TorchDispatchMode):
-    """Counts the operations of a block, after what wraps tensors has been unwrapped.
+    """Counts the operations of a block after tensor wrappers have been unwrapped.
 
-    Views and allocations are left out: they run no kernel. Bytes are those of the tensors that an
-    operation reads and writes. The value that the host fetches from a fake tensor is 1.
+    Views and allocations are omitted: they run no kernel. Bytes are those of the tensors that an
+    operation reads and writes. The host reads the value 1 from every fake tensor.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class StepCounter(TorchDispatchMode):
             return
         kind = next(kind for word, kind in KINDS.items() if word in plain)
         self.counts[kind] += 1
-        # The whole tensor is what an all-gather returns, and what a reduce-scatter takes.
+        # The whole tensor is the output of an all-gather and the input of a reduce-scatter.
         self.counts[f"{kind} bytes"] += max(map(_bytes, tensors))
 
     def count_operation(
@@ -115,7 +115,7 @@ def _is_view(func: Any) -> bool:
 
 
 def _on_meta(results: Iterable[torch.Tensor]) -> bool:
-    """Return whether an operation works out a shape: DTensor does so on tensors without memory."""
+    """Return whether an operation only computes a shape, as DTensor does on meta tensors."""
     return any(tensor.is_meta for tensor in results)
 
 

@@ -2,8 +2,8 @@
 
     PYTHONPATH=ROOT titan/bin/python -m benchmarks.step_counts.torchtitan_step WORDS
 
-ROOT is that of this repository, WORDS are arguments of `count` as JSON. Prints the counts as the
-last line, JSON as well. Other ranks are a fake process group, memory fake tensors.
+ROOT is the root of this repository, WORDS are arguments of `count` as JSON. The last line printed
+has the counts as JSON. Other ranks are a fake process group, memory is fake tensors.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def count(
     """Return the counts of a step of Llama 8B and its operations, on rank 0.
 
     Args:
-        ranks: of the layout.
-        options: of torchtitan, with the layout.
+        ranks: ranks of the layout.
+        options: options of torchtitan, with the layout.
         layers: blocks of the model.
-        sequences: of the rank in a step.
+        sequences: sequences of the rank in a step.
         seq_len: tokens of each.
     """
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
-    # On a CPU it draws until the values of a tensor fit, and fake ones never do.
+    # On a CPU it draws again until all values fit, which fake ones never do.
     torch.nn.init.trunc_normal_ = lambda tensor, *_args, **_keywords: tensor
     runpy.run_path(str(ON_CPU))
     parser = importlib.import_module("torchtitan.config").ConfigManager()
@@ -73,7 +73,7 @@ def count(
     with FakeTensorMode(allow_non_fake_inputs=True):
         with StepCounter():  # not printed
             trainer = _trainer_class()(config)
-        trainer.device = torch.device("cpu")  # with an index, it is another one to fake tensors
+        trainer.device = torch.device("cpu")  # with an index, fake tensors take it for another
         tokens = torch.zeros(sequences, seq_len, dtype=torch.int64)
         positions = torch.arange(seq_len).expand(sequences, seq_len)
 
@@ -81,17 +81,17 @@ def count(
             trainer.step = number
             trainer.train_step(iter([({"input": tokens, "positions": positions}, tokens)]))
 
-        with StepCounter():  # not printed: sharding is worked out in it
+        with StepCounter():  # not printed: it includes the computation of shardings
             step(LOG_EVERY + 1)
         counter = StepCounter()
         to = torch.Tensor.to
 
         def to_and_count(tensor: torch.Tensor, *words: Any, **keywords: Any) -> torch.Tensor:
-            # Inputs and their number alone are integers; floats lie where they are moved to.
+            # Only inputs and their number are integers; floats are on the target device already.
             moved = any(isinstance(word, torch.device) for word in words)
             if moved and tensor.dtype == torch.int64:
                 if not counter.counts["host-device copies"]:
-                    del counter.counts["host syncs"]  # labels are counted on the host until here
+                    del counter.counts["host syncs"]  # up to here labels are counted on the host
                 counter.count_copy_to_device(tensor)
             return to(tensor, *words, **keywords)
 

@@ -1,4 +1,4 @@
-"""Counts a step of our own trainer as one rank of many, with the kernels of a GPU for the loss."""
+"""Counts a step of our own trainer as one rank of many, with a GPU's kernels for the loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def count(document: dict[str, Any]) -> dict[str, Any]:
         mock.patch.object(split_loss, "fused_loss", return_value=_kernels(counter)),
         fake_step(parse_job_spec(document), 0) as step,
     ):
-        step(1)  # sharding is worked out in it
+        step(1)  # it computes the shardings
         counter.counts.clear()
         counter.operations.clear()
         with counter, mock.patch.object(InputMaker, "_on_device", on_device):
@@ -41,7 +41,7 @@ def count(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kernels(counter: StepCounter) -> Any:
-    """Return what has the shapes of `trainer.kernels.fused_loss` and counts as one operation."""
+    """Return a stand-in for `trainer.kernels.fused_loss` that counts as one operation."""
 
     def sums_and_label_logits(logits_CR: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
         results = tuple(logits_CR.new_empty(len(logits_CR), dtype=torch.float32) for _ in range(2))

@@ -1,8 +1,9 @@
-"""One model under each way to spread and to speed it up: a table, and a picture of the losses.
+"""One model under each way to distribute and accelerate it: a table, and a picture of the losses.
 
-Every strategy trains the same model from the same seed on the same data, launched by torchrun as a
-job is. On a CPU the debug model on up to eight ranks; on GPUs a Llama in bfloat16, as many layouts
-as there are devices for. What cannot run here stands below the table, with the planner's reason.
+Every strategy trains the same model from the same seed on the same data, launched by torchrun like
+a job. On a CPU it is the debug model on up to eight ranks; on GPUs a Llama in bfloat16, on as many
+layouts as the devices allow. Below the table are strategies that cannot run here, with the
+planner's reason.
 
     python -m benchmarks.strategies [NAME ...] [--steps 30] [--to benchmarks/results]
 
@@ -39,13 +40,13 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 
 PACKAGES = ("numpy", "torch", "torchao")
 WARMUP = 0.25
-"""Share of the steps that no speed is taken from: compilation is in them."""
+"""Share of the steps excluded from the speed: they include compilation."""
 TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2, "float8": 2e-2}
-"""Relative distance of the final loss from the first strategy's, by the numbers that multiply."""
+"""Tolerance of the final loss relative to the first strategy's, by type of the products."""
 
 
 def compare(strategies: list[Strategy], steps: int) -> Results:
-    """Train under each strategy in turn, and print a line of JSON for each."""
+    """Train under each strategy in sequence, and print a line of JSON for each."""
     found: list[Measured] = []
     refused: list[NotRun] = []
     failed: list[NotRun] = []
@@ -61,7 +62,7 @@ def compare(strategies: list[Strategy], steps: int) -> Results:
     for (name, spec), cost in zip(specs.items(), costs, strict=True):
         try:
             found.append(_train(name, spec, cost))
-        except RuntimeError as error:  # the others are of use all the same
+        except RuntimeError as error:  # the others are still useful
             print(error, file=sys.stderr)
             failed.append(NotRun(name, str(error).partition("\n")[0]))
             continue
@@ -81,7 +82,7 @@ def compare(strategies: list[Strategy], steps: int) -> Results:
 
 
 def _refusal(spec: JobSpec) -> str | None:
-    """Return why the planner refuses a job on this machine; None where it does not."""
+    """Return why the planner refuses a job on this machine; None if it does not."""
     try:
         plan(spec, slots=slots_here())
     except SpecError as error:
@@ -90,8 +91,8 @@ def _refusal(spec: JobSpec) -> str | None:
 
 
 def _costs(specs: list[JobSpec]) -> list[StepCost]:
-    """Return what the fullest rank of each job sends and holds; all are counted side by side."""
-    # The ends of a pipeline hold and send most: those with embedding and head.
+    """Return the costs of the fullest rank of each job; all are counted concurrently."""
+    # The ends of a pipeline hold and send most: they have embedding and head.
     ends = [sorted({0, s.layout().world_size - 1}) if s.layout().pp > 1 else [0] for s in specs]
     cases = [(spec, rank) for spec, ranks in zip(specs, ends, strict=True) for rank in ranks]
     counted = iter(costs_of_a_step(cases))
@@ -104,7 +105,7 @@ def _costs(specs: list[JobSpec]) -> list[StepCost]:
 
 
 def _train(name: str, spec: JobSpec, cost: StepCost) -> Measured:
-    """Launch a job as the worker does, and read what it wrote.
+    """Launch a job like the worker, and read its records.
 
     Raises:
         RuntimeError: the launch failed.
@@ -144,7 +145,7 @@ def _train(name: str, spec: JobSpec, cost: StepCost) -> Measured:
 
 
 def _emit(one: Measured, reference: float, spec: JobSpec) -> None:
-    """Print one strategy, and note how far its final loss may be from the reference."""
+    """Print one strategy, and note the tolerance of its final loss."""
     numbers = spec.training.param_dtype if spec.quantization.recipe == "none" else "float8"
     one.tolerance = TOLERANCE[numbers]
     one.off = abs(one.losses[-1] / reference - 1)

@@ -1,4 +1,4 @@
-"""The strategies that `benchmarks.strategies` compares, for the devices that are here."""
+"""The strategies that `benchmarks.strategies` compares, for the devices present."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from trainyard.training.known_devices import Slot
 
 LARGE_FROM = 8
-"""GPUs from which Llama 8B is trained, whose states in float32 take 90 GiB, instead of 1B."""
+"""Number of GPUs from which Llama 8B is trained instead of 1B; its float32 states take 90 GiB."""
 BATCH = 16
-"""Sequences in a step; as many as there are devices where those are more."""
+"""Sequences in a step; the number of devices if that is larger."""
 CPU_MODEL: dict[str, Any] = {
     "model": {"size": "debug"},
     "data": {"max_tokens": 500_000},
@@ -26,7 +26,7 @@ FLOAT8 = {"quantization": {"recipe": "float8_tensorwise"}}
 
 @dataclass(frozen=True)
 class Strategy:
-    """A job, or why this machine has not enough devices for it."""
+    """A job, or the reason that this machine has too few devices for it."""
 
     name: str
     document: dict[str, Any]
@@ -35,7 +35,7 @@ class Strategy:
     missing: str | None = None
 
     def with_steps(self, steps: int) -> dict[str, Any]:
-        """Return the job of so many steps, each of which it reports."""
+        """Return the job with `steps` steps, each of which it reports."""
         training = self.document["training"] | {"steps": steps, "log_every_steps": 1}
         return self.document | {
             "training": training,
@@ -45,14 +45,14 @@ class Strategy:
 
 
 def strategies_here() -> list[Strategy]:
-    """Return the strategies for this machine; the first one is what others are compared with."""
+    """Return the strategies for this machine; the first one is the reference."""
     if torch.cuda.is_available():
         return strategies(torch.cuda.device_count(), cuda=True)
     return strategies(8, cuda=False)  # ranks share the cores
 
 
 def strategies(devices: int, *, cuda: bool) -> list[Strategy]:
-    """Return the strategies for so many devices, those included for which they are too few."""
+    """Return the strategies for a number of devices, including those that need more."""
     base, words = _cuda_model(devices) if cuda else (CPU_MODEL, "debug model, 128 tokens, float32")
     batch = max(BATCH, devices)
     words += f", {batch} sequences a step"
@@ -75,7 +75,7 @@ def strategies(devices: int, *, cuda: bool) -> list[Strategy]:
     flat = devices if cuda else 4  # as many ranks as 2D has
     few = max(4, devices) if cuda else 4
     many = max(8, devices)
-    # Llama 8B does not fit on one; on one device alone, FSDP is that rank.
+    # Llama 8B does not fit on one device; with only one device, FSDP is that rank.
     alone = [strategy("one rank", 1)] if not cuda or 1 < devices < LARGE_FROM else []
     return [
         *alone,
@@ -90,7 +90,7 @@ def strategies(devices: int, *, cuda: bool) -> list[Strategy]:
 
 
 def slots_here() -> list[Slot]:
-    """Return what this machine offers, for the planner."""
+    """Return the slots of this machine, for the planner."""
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         return [Slot("cuda", properties.name, properties.total_memory)]

@@ -1,4 +1,4 @@
-"""What `benchmarks.strategies` has found, as a table, as JSON, and as a picture."""
+"""The results of `benchmarks.strategies` as a table, as JSON, and as a picture."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Measured:
     layout: str
     ranks: int
     tokens_per_second: float
-    """Of one device, data and reports not counted; the median of the later steps."""
+    """Per device, without data and reports; the median of the later steps."""
     peak_gib: float
-    """Reserved on a GPU, resident on a CPU; of the rank where it is largest."""
+    """Reserved on a GPU, resident on a CPU; of the rank with the largest value."""
     tensors_mib: float
-    """Tensors of one rank at the fullest moment, eager; counted."""
+    """Counted peak of tensors on one rank, eager."""
     sent_bytes: dict[str, int]
-    """What a rank sends in a step, by kind of collective; counted."""
+    """Counted bytes that a rank sends in a step, by kind of collective."""
     losses: list[float]
-    """Of each step."""
+    """Loss of each step."""
     load: float
-    """Load average of the machine while it ran, its own ranks included."""
+    """Load average of the machine during the run, including its own ranks."""
     off: float = 0.0
     """Relative distance of the final loss from the reference."""
     tolerance: float = 0.0
-    """How large that may be."""
+    """Limit of that distance."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class NotRun:
 
 @dataclass(frozen=True)
 class Results:
-    """All of it, and what it was measured on."""
+    """All results, and the machine of the measurement."""
 
     date: str
     device: str
@@ -64,14 +64,14 @@ class Results:
 
     @classmethod
     def of_json(cls, values: dict[str, Any]) -> Self:
-        """Return what `as_json` had been given."""
+        """Return the value from the output of `as_json`."""
         measured = [Measured(**one) for one in values["measured"]]
         not_run = [NotRun(**one) for one in values["not_run"]]
         return cls(**{**values, "measured": measured, "not_run": not_run})
 
 
 def table(results: Results) -> str:
-    """Return the table in Markdown, what did not run below it."""
+    """Return the table in Markdown, followed by the strategies that did not run."""
     kinds = [kind for kind in KINDS if any(kind in one.sent_bytes for one in results.measured)]
     unsaid = {kind for one in results.measured for kind in one.sent_bytes} - set(KINDS)
     assert not unsaid, f"no column for {unsaid}"
@@ -95,7 +95,7 @@ def table(results: Results) -> str:
 
 
 def picture(results: Results) -> str:
-    """Return the losses over the steps as an SVG: later lines are narrower, so that all show."""
+    """Return the losses over the steps as an SVG; later lines are narrower, to show all."""
     first, *others = [
         Segment(one.name, list(enumerate(one.losses, 1)), width=max(WIDEST - index, 1))
         for index, one in enumerate(results.measured)

@@ -1,11 +1,10 @@
-"""What supply does with a queue over three sources: `python -m benchmarks.supply`.
+"""Figures of supply for a queue over three sources: `python -m benchmarks.supply`.
 
     python -m benchmarks.supply [--jobs 500] [--seeds 1 2 3] [--idle-seconds 45]
         [--database sqlite] [--check]
 
-Prints a line of JSON for each figure of each seed, and exits with 1 when one misses its target.
-`--check` runs a tiny queue, whose idle time has no target. docs/benchmarks-scheduler.md explains
-the figures.
+Prints a line of JSON for each figure of each seed; exits with 1 if one misses its target. `--check`
+runs a tiny queue without a target for idle time. docs/benchmarks-scheduler.md explains the figures.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ HOUR = 3600.0
 
 
 def figures(run: Simulation, line: Callable[..., bool], *, is_judged: bool) -> bool:
-    """Print what a run showed, and return whether every figure reaches its target.
+    """Print the results of a run; return whether every figure reaches its target.
 
     Args:
-        run: a run that is over.
+        run: a finished run.
         line: prints a figure.
         is_judged: whether the idle time has a target.
     """

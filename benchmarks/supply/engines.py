@@ -1,4 +1,4 @@
-"""Simulated engines behind `NodeSource`: queues, limits of time, faults, and proofs of ends."""
+"""Simulated engines behind `NodeSource`: queues, time limits, faults, and proofs of ends."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from trainyard.protocol.node_sources.messages import EngineJob, EngineNode, Engi
 
 FORGOTTEN_SECONDS = 600.0
 REMEMBERED_SECONDS = 300.0
-"""Time for which an engine lists a job that has ended."""
+"""Time for which an engine lists an ended job."""
 PROOF_SECONDS = 120.0
 """Time from the crash of a machine to the engine's proof of it."""
 END_SECONDS = (2.0, 8.0)
-"""From the end or the cancel of an allocation to the last process."""
+"""Time from the end or the cancel of an allocation to its last process."""
 
 
 @dataclass
 class Life:
-    """A life of a pilot."""
+    """One run of a pilot."""
 
     index: int
     instance: str
@@ -33,13 +33,13 @@ class Life:
 
 
 class Machines(Protocol):
-    """Where pilots live."""
+    """The machines on which pilots run."""
 
     def boot(self, source: str, request_id: str, life: Life) -> None:
         """Start a pilot, which calls the server."""
 
     def kill(self, life: Life) -> None:
-        """End all processes of a pilot at once."""
+        """End all processes of a pilot immediately."""
 
     def is_busy(self, life: Life) -> bool:
         """Return whether an attempt holds slots of a pilot's node."""
@@ -55,7 +55,7 @@ class Allocation:
     seconds: float | None
     secrets: Sequence[str]
     ready_at: float
-    """When its turn comes; it starts as soon as machines are free then."""
+    """Time of its turn; it then starts as soon as machines are free."""
     state: EngineState = "pending"
     gone: bool = False
     reason: str = "Priority"
@@ -66,12 +66,12 @@ class Allocation:
     lives: list[Life] = field(default_factory=list)
 
     def living(self) -> list[Life]:
-        """Return the lives that have not ended."""
+        """Return the pilot runs that have not ended."""
         return [life for life in self.lives if not life.gone]
 
 
 class SimulatedEngine:
-    """One engine. All times are virtual, and every draw is by the seed."""
+    """One engine. All times are virtual, and the seed determines all random numbers."""
 
     def __init__(
         self, source: SimulatedSource, timeline: Timeline, machines: Machines, seed: int
@@ -84,10 +84,10 @@ class SimulatedEngine:
         self.allocations: dict[str, Allocation] = {}
         """Every job that the engine ever had, by request."""
         self.cut_off = 0
-        """Nodes on which attempts still were when the time of their allocation was over."""
+        """Nodes that still had attempts at the end of their allocation's time."""
 
     def node_hours(self) -> float:
-        """Return the node-hours of the allocations that have ended, each in its last run."""
+        """Return the node-hours of the ended allocations, each in its last run."""
         return sum(
             each.nodes * (each.ended_at - each.started_at) / 3600.0
             for each in self.allocations.values()
@@ -182,7 +182,7 @@ class SimulatedEngine:
     def _later(
         self, allocation: Allocation, seconds: float, strike: Callable[[Allocation], None]
     ) -> None:
-        """Have something happen to an allocation, unless its present run is over by then."""
+        """Schedule an event of an allocation; drop it if the present run is over by then."""
         started = allocation.started_at
 
         def unless_over() -> None:
@@ -221,13 +221,13 @@ class SimulatedEngine:
         allocation.gone = not (allocation.lives and self._happens(self._habits.unproved))
         if not allocation.gone:
             for life in allocation.lives:
-                life.gone = False  # without accounting nothing proves that they ended
+                life.gone = False  # without accounting their end is not proved
         self._start_what_fits()
 
     def _requeue(self, allocation: Allocation) -> None:
         for life in allocation.living():
             self._kill(life)
-        # As Slurm: first it is shown as one that ends.
+        # As in Slurm: it is first shown as completing.
         allocation.state, allocation.reason = "completing", "BeginTime"
         allocation.ends_at = None
         seconds = self._chance.uniform(*END_SECONDS)

@@ -1,4 +1,4 @@
-"""Virtual time: a clock that is set, and what happens at times to come."""
+"""Virtual time: a clock that is set, and scheduled events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Action = Callable[[], None]
 
 
 class Timeline:
-    """A clock that stands still until it is set, with what happens later in the order of time."""
+    """A clock that only changes when it is set, with scheduled events in order of time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -29,7 +29,7 @@ class Timeline:
         return BEGINNING + timedelta(seconds=self.seconds)
 
     def monotonic(self) -> float:
-        """Return the virtual seconds since the beginning."""
+        """Return the virtual seconds since the start."""
         return self.seconds
 
     def unix(self, seconds: float) -> float:
@@ -37,20 +37,20 @@ class Timeline:
         return BEGINNING.timestamp() + seconds
 
     def at(self, seconds: float, action: Action) -> None:
-        """Have something happen at a time, or at once where that is past."""
-        self._count += 1  # of two at the same time the first one comes first
+        """Schedule an event; it runs immediately if its time is past."""
+        self._count += 1  # of two events at the same time, the first scheduled runs first
         heapq.heappush(self._later, (max(seconds, self.seconds), self._count, action))
 
     def after(self, seconds: float, action: Action) -> None:
-        """Have something happen after so many seconds."""
+        """Schedule an event after a number of seconds."""
         self.at(self.seconds + seconds, action)
 
     def next_at(self) -> float | None:
-        """Return when the next thing happens."""
+        """Return the time of the next event."""
         return self._later[0][0] if self._later else None
 
     def advance(self, until: float) -> int:
-        """Set the clock, with all that happens meanwhile at its time; return how much that was."""
+        """Set the clock, and run all events up to then at their times; return their number."""
         done = 0
         while self._later and self._later[0][0] <= until:
             at, _, action = heapq.heappop(self._later)
@@ -63,7 +63,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class SeededContext(Context):
-    """Surroundings whose ids are the same in every run of a seed."""
+    """A server context with the same ids in every run of a seed."""
 
     chance: random.Random = field(default_factory=random.Random)
 

@@ -1,4 +1,4 @@
-"""What a run of supply consists of: the jobs of the queue, and the sources with their habits."""
+"""The input of a supply run: the jobs of the queue, and the sources with their habits."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from trainyard.protocol.node_sources.messages import SourceKind, SourceLimits
 
 ROOT = "1c8e1d0a-98a5-4f5f-9a51-0d6f9a3a7a10"
-"""UUID of the storage that the nodes of all sources see."""
+"""UUID of the storage that all sources' nodes share."""
 STEPS = 100
 """Steps of each job."""
 SIZES = (1, 2, 4, 8, 16, 32)
 RARITY = 0.7
-"""A size is as frequent as its power of -0.7: large jobs are few, and most of the work."""
+"""The frequency of a size is its power of -0.7: large jobs are few, but most of the work."""
 MEDIAN_SECONDS, SIGMA, LONGEST_SECONDS = 480.0, 1.2, 2 * 3600.0
-"""Of the log-normal time that a job takes at its own size."""
+"""Parameters of the log-normal duration of a job at its own size."""
 ELASTIC = 1 / 3
-"""Part of the jobs of four slots or more that are elastic: a quarter of their size to twice it."""
+"""Share of elastic jobs among those of four slots or more: a quarter of their size to twice it."""
 AT_ONCE = 0.6
-"""Part of the jobs that are queued at the beginning; the others arrive at random times."""
+"""Share of the jobs that are queued at the start; the others arrive at random times."""
 ARRIVE_WITHIN = 2 * 3600.0
-"""Time in which 500 jobs arrive; fewer arrive in a shorter one."""
+"""Time in which 500 jobs arrive; fewer arrive in a shorter time."""
 CANCELLED = 0.04
-"""Part of the jobs that a person cancels, up to half an hour after their arrival."""
+"""Share of the jobs that a person cancels, up to half an hour after their arrival."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class MixedJob:
     name: str
     world_size: int
     slot_seconds: float
-    """Slots times seconds that it trains, on any number of slots."""
+    """Slots times seconds of its training, on any number of slots."""
     arrives_at: float
-    """Seconds from the beginning."""
+    """Seconds since the start."""
     cancelled_at: float | None = None
     """When a person cancels it, if it has not ended."""
     is_elastic: bool = False
     priority: int = 0
 
     def spec(self) -> Mapping[str, Any]:
-        """Return it as a person submits it."""
+        """Return its spec as submitted by a person."""
         resources: dict[str, Any] = {"world_size": self.world_size, "priority": self.priority}
         if self.is_elastic:
             resources["min_world_size"] = self.world_size // 4
@@ -55,12 +55,12 @@ class MixedJob:
 
 @dataclass(frozen=True)
 class Habits:
-    """How an engine behaves: times in seconds, and chances of an allocation or a call."""
+    """An engine's behaviour: times in seconds, and probabilities per allocation or call."""
 
     wait: tuple[float, float]
-    """Shortest and longest wait in its queue, drawn evenly by order of magnitude."""
+    """Shortest and longest wait in its queue, log-uniform."""
     boot: tuple[float, float]
-    """From the start of an allocation to the first call of a pilot."""
+    """Time from the start of an allocation to a pilot's first call."""
     machines: int
     submit_fails: float = 0.02
     list_fails: float = 0.02
@@ -68,9 +68,9 @@ class Habits:
     is_requeued: float = 0.0
     """The whole allocation is preempted, and waits again."""
     is_evicted: float = 0.0
-    """One node goes, and another one comes in its place."""
+    """One node is removed, and another replaces it."""
     crashes: float = 0.0
-    """One node goes for good, and is silent until the engine's proof two minutes later."""
+    """One node is lost for good, and silent until the engine's proof two minutes later."""
     is_forgotten: float = 0.02
     """The engine does not list it for ten minutes."""
     unproved: float = 0.0
@@ -126,7 +126,7 @@ def mix(count: int, seed: int) -> Sequence[MixedJob]:
 
     Args:
         count: jobs.
-        seed: of every draw.
+        seed: seed of all random numbers.
     """
     chance = random.Random(seed)
     within = ARRIVE_WITHIN * count / 500

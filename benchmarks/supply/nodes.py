@@ -1,4 +1,4 @@
-"""Pilots that join and live, and the provisioners that start them, without HTTP and broker."""
+"""Pilots that join and run, and the provisioners that start them, without HTTP and broker."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class DirectApi(ProvisionerApi):
         return claim_request(self._context, request_id, claim)
 
     def report(self, report: SourceReport) -> SourceReportReply:
-        """Report what a call has returned."""
+        """Report the result of a call."""
         return store_report(self._context, report, end_shares=end_shares)
 
 
 def add_source(context: Context, source: SimulatedSource, *, idle_seconds: float) -> SourceConfig:
-    """Register a source as its provisioner does, and return the provisioner's settings of it."""
+    """Register a source like its provisioner; return the provisioner's settings of it."""
     config = SourceConfig(
         name=source.name,
         kind=source.kind,
@@ -87,19 +87,19 @@ class Pilots:
     """The pilots of all sources: workers that heartbeat from their registration to their end."""
 
     def __init__(self, context: Context, timeline: Timeline, slots: dict[str, int]) -> None:
-        """Take the slots of a node of each source."""
+        """Use the number of slots per node of each source."""
         self._context = context
         self._timeline = timeline
         self._slots = slots
         self._chance = random.Random(0)
         self._names: dict[int, str] = {}
         self.joined: dict[str, WorkerIdentity] = {}
-        """Worker of each node that lives."""
+        """Worker of each live node."""
         self.source_of: dict[str, str] = {}
         """Source of each node that ever joined."""
 
     def boot(self, source: str, request_id: str, life: Life) -> None:
-        """Register a pilot; it tries again while the engine has not named it."""
+        """Register a pilot; it tries again until the engine has listed it."""
         if life.gone:
             return
         name = pilot_name(source, request_id, life.index)
@@ -131,17 +131,17 @@ class Pilots:
         self.source_of[name] = source
 
     def name_of(self, life: Life) -> str | None:
-        """Return the node that a pilot became; None before it joined, and after its end."""
+        """Return the node of a pilot; None before it joined, and after its end."""
         return self._names.get(id(life))
 
     def kill(self, life: Life) -> None:
-        """End a pilot, and all that runs on its node."""
+        """End a pilot and everything on its node."""
         name = self._names.pop(id(life), None)
         if name is not None:
             del self.joined[name]
 
     def heartbeat(self) -> None:
-        """Store heartbeats of the living nodes, and of the shares that they have claimed."""
+        """Store heartbeats of the live nodes, and of their claimed shares."""
         now = self._context.now()
         node = update(nodes).where(nodes.c.name.in_(self.joined))
         share = update(attempt_nodes).where(

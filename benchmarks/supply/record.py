@@ -1,4 +1,4 @@
-"""What a run shows: node-hours, idle ones, requests without demand, and broken rules."""
+"""Results of a run: node-hours, idle time, requests without demand, and broken rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.core.database.tables import jobs, nodes
 from trainyard.protocol.states import JobState, NodeRequestState
 
 MAX_CONSIDERED = 200
-"""Queued jobs that supply looks at."""
+"""Limit of queued jobs that supply considers."""
 WAITS = (NodeRequestState.WANTED.value, NodeRequestState.PENDING.value)
 AnyRow = Row[*tuple[object, ...]]
 
@@ -26,27 +26,27 @@ def _zeros() -> defaultdict[str, float]:
 
 @dataclass
 class Record:
-    """What a run showed; times in seconds."""
+    """Results of a run; times in seconds."""
 
     node_seconds: defaultdict[str, float] = field(default_factory=_zeros)
-    """In which nodes had joined, by source."""
+    """Time of joined nodes, by source."""
     idle_seconds: defaultdict[str, float] = field(default_factory=_zeros)
-    """In which none of their slots was held."""
+    """Time of joined nodes without a held slot."""
     idle_causes: defaultdict[str, float] = field(default_factory=_zeros)
-    """The same by what else was the case."""
+    """The same by cause."""
     slot_seconds: float = 0.0
     idle_slot_seconds: float = 0.0
     longest_without_demand: float = 0.0
-    """Longest time for which a request waited although all queued jobs fitted without it."""
+    """Longest wait of a request while all queued jobs fitted without it."""
     longest_without_demand_at: str = ""
-    """Where that was."""
+    """Description of that moment."""
     longest_idle: float = 0.0
     """Longest time for which all nodes of a running request were idle while nothing waited."""
     violations: list[str] = field(default_factory=list)
 
 
 class Observer:
-    """Looks at the state between two rounds, by none of the scheduler's code."""
+    """Examines the state between two rounds, without the scheduler's code."""
 
     def __init__(self, context: Context, sources: Sequence[SimulatedSource]) -> None:
         self._context = context
@@ -58,13 +58,13 @@ class Observer:
     def note(
         self, now: float, seconds: float, joined: Mapping[str, str], held: Mapping[str, int]
     ) -> None:
-        """Count a time in which nothing changed, and check it.
+        """Count a period without changes, and check it.
 
         Args:
-            now: its beginning.
-            seconds: how long it lasts.
-            joined: source of each node that lives.
-            held: slots that are held on each node.
+            now: its start.
+            seconds: its duration.
+            joined: source of each live node.
+            held: held slots of each node.
         """
         with self._context.database.read() as connection:
             words = "id source state engine_state nodes cancel_at by_person started_at"
@@ -89,7 +89,7 @@ class Observer:
     def _check_limits(self, requests: Sequence[AnyRow]) -> None:
         for name, source in self._sources.items():
             mine = [each for each in requests if each.source == name]
-            # A running one that the engine put back waits in addition to those requested.
+            # A running one that the engine requeued waits in addition to those requested.
             waiting = [e for e in mine if e.state in WAITS and e.started_at is None]
             total = sum(each.nodes for each in mine)
             limits = source.limits
@@ -150,8 +150,8 @@ class Observer:
     ) -> None:
         """Note since when each waiting request is needless: all queued jobs fit without it.
 
-        All nodes see the same storage and a job may span all sources, so that it fits when as many
-        slots are free as it needs.
+        All nodes share one storage and a job may span all sources, so that it fits if enough slots
+        are free.
         """
         waiting = [each for each in requests if each.state in WAITS and each.cancel_at is None]
         free = sum(
@@ -163,7 +163,7 @@ class Observer:
         coming = {
             each.id: self._sources[each.source].slots * max(each.nodes - present[each.id], 0)
             for each in requests
-            # What completes may come back, and nothing waits for it.
+            # A completing one may come back, but nothing waits for it.
             if each.state != NodeRequestState.LEAVING.value and each.engine_state != "completing"
         }
         needless = {
@@ -206,7 +206,7 @@ class Observer:
 
 
 def _met(queue: Sequence[AnyRow], free: int, coming: int) -> int:
-    """Return how many queued jobs fit, each in its turn, on free slots or on those and others."""
+    """Return how many queued jobs fit, in order, on free slots alone or with the coming ones."""
     met = 0
     for row in queue:
         least = row.min_world_size or row.world_size

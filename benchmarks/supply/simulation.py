@@ -1,9 +1,9 @@
-"""One run: jobs arrive, engines and nodes do what they do, and the real scheduler's rounds follow.
+"""One run: jobs arrive, engines and nodes act, and the real scheduler's rounds follow.
 
-Every round is the whole one (`Scheduler.tick`), on migrated tables. Its calls of provisioners are
-carried out by the real `EngineCalls` on simulated engines, some seconds later; one in fifty is lost
-and another one doubled. Pilots, claims, first steps and ends go through the server's services;
-heartbeats and the time that attempts have left are written as rows.
+Every round is a whole one (`Scheduler.tick`), on migrated tables. The real `EngineCalls` carry out
+its calls of provisioners on simulated engines, some seconds later; one in fifty is lost and another
+is duplicated. Pilots, claims, first steps and ends go through the server's services; heartbeats and
+the remaining time of attempts are written as rows.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ PERSON = Actor("simulator")
 TICK, LONGEST_PAUSE = 2.0, 10.0
 """Pause between two rounds after a change, and while nothing changes."""
 BEAT_EVERY = 5.0
-"""Servers that do not beat for longer count as away."""
+"""Servers without a beat for longer count as away."""
 HEARTBEAT_EVERY, PERSON_EVERY = 10.0, 600.0
 MESSAGE_SECONDS = (0.3, 2.0)
 LOST = DOUBLED = 0.02
 LONGEST = 5 * 86_400.0
-"""A run that takes longer is given up: a job waits for ever."""
+"""Time limit of a run: beyond it, a job waits for ever."""
 
 
 class Outbox:
@@ -80,7 +80,7 @@ class Outbox:
 
 
 class _Machines:
-    """The machines of all engines, known to them before the pilots are."""
+    """The machines of all engines, which know them before the pilots exist."""
 
     pilots: Pilots
     training: Training
@@ -116,10 +116,10 @@ class Simulation:
         Args:
             opened: an empty database.
             mixed: the jobs by arrival.
-            sources: where nodes come from.
-            seed: of every draw.
-            idle_seconds: of each source.
-            folder: for the files of the provisioners.
+            sources: the sources of nodes.
+            seed: seed of all random numbers.
+            idle_seconds: idle time of each source.
+            folder: folder for the provisioners' files.
         """
         timeline, given = Timeline(), opened.context
         self._timeline = timeline
@@ -153,7 +153,7 @@ class Simulation:
 
     @property
     def record(self) -> Record:
-        """What the run has shown so far."""
+        """Results of the run so far."""
         return self._observer.record
 
     @property
@@ -167,7 +167,7 @@ class Simulation:
         return self._timeline.seconds
 
     def run(self) -> None:
-        """Run until each job has ended and each request too."""
+        """Run until every job and every request has ended."""
         timeline = self._timeline
         for job in self._mixed:
             timeline.at(job.arrives_at, partial(self._arrive, job))
@@ -241,7 +241,7 @@ class Simulation:
             cancel(self._context, job_id, actor=PERSON, reason="not needed any more")
 
     def _end_forgotten(self) -> None:
-        """End by name the requests whose allocation is over, though no engine proves it."""
+        """End by name the requests with an ended allocation but without an engine's proof."""
         for row in self.requests():
             allocation = self.engines[row.source].allocations.get(row.id)
             over = allocation is not None and allocation.state == "ended"
@@ -257,7 +257,7 @@ def simulate(
     seed: int,
     idle_seconds: float,
 ) -> Simulation:
-    """Run a queue over sources to its end, and return it with what it showed."""
+    """Run a queue over sources to its end; return it with its results."""
     with tempfile.TemporaryDirectory(prefix="trainyard-supply-") as folder:
         simulation = Simulation(
             opened, mixed, sources, seed=seed, idle_seconds=idle_seconds, folder=Path(folder)

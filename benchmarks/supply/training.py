@@ -1,4 +1,4 @@
-"""Attempts on simulated nodes: claimed, trained, saved at an order, ended; work is counted once."""
+"""Attempts on simulated nodes: claimed, trained, saved on order, ended; work is counted once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainyard.run.directory import Phase
 from trainyard.run.records import ExitRecord, Heartbeat
 
 START_SECONDS = (15.0, 45.0)
-"""From the last claim to the first step."""
+"""Time from the last claim to the first step."""
 SAVE_SECONDS = (5.0, 25.0)
 CHECKPOINT_EVERY = 600.0
 """Time between two checkpoints: a lost node costs the work since the last one."""
@@ -40,7 +40,7 @@ HeldShare = Row[*tuple[object, ...]]
 
 @dataclass
 class Work:
-    """A job, and what is left of it."""
+    """A job, and its remaining work."""
 
     job: MixedJob
     job_id: str
@@ -57,12 +57,12 @@ class _Run:
     attempt_id: str
     slots: int
     tokens: dict[str, str] = field(default_factory=dict)
-    """Of the claimed shares, by node."""
+    """Tokens of the claimed shares, by node."""
     nodes: set[str] = field(default_factory=set)
     is_placed_whole: bool = False
     trained_since: float | None = None
     lost_at: float | None = None
-    """When the first of its nodes went."""
+    """When the first of its nodes was lost."""
     is_leaving: bool = False
     is_counted: bool = False
 
@@ -86,15 +86,18 @@ class Training:
         self._chance = chance
         self._runs: dict[str, _Run] = {}
         self.held: dict[str, int] = {}
-        """Slots that are held on each node, as of the last look."""
+        """Held slots of each node at the last poll."""
         self.attempts = 0
         self.doubled: list[str] = []
-        """Jobs of which two attempts trained at once."""
+        """Jobs with two concurrently training attempts."""
         self.lost_slot_seconds = 0.0
-        """Work that was done and not saved."""
+        """Work that was done but not saved."""
 
     def poll(self) -> bool:
-        """Claim what is placed, follow orders, end what lost its nodes; return whether any did."""
+        """Claim placed shares, follow orders and end attempts of lost nodes.
+
+        Returns whether it did any of these.
+        """
         rows = self._read()
         by_attempt: dict[str, list[HeldShare]] = {}
         self.held = {}
@@ -110,7 +113,7 @@ class Training:
         return changed
 
     def report(self) -> None:
-        """Store the time that each attempt has left, as its reports do."""
+        """Store the remaining time of each attempt, as its reports do."""
         now, found = self._timeline.seconds, []
         for run in self._runs.values():
             if run.trained_since is not None and not run.is_leaving:
@@ -143,7 +146,7 @@ class Training:
         run = self._runs.get(attempt_id)
         if run is None:
             if shares[0].attempt_state == AttemptState.ENDED:
-                return False  # a lost share whose attempt is over
+                return False  # a lost share of an ended attempt
             run = self._begin(attempt_id, shares)
         joined, now = self._pilots.joined, self._timeline.seconds
         if run.lost_at is None and any(node not in joined for node in run.nodes):

@@ -1,1 +1,1 @@
-"""Nodes out of a Kubernetes cluster: one indexed Job for each request."""
+"""Nodes from a Kubernetes cluster: one indexed Job per request."""

@@ -1,4 +1,4 @@
-"""Calls of the Kubernetes API in one namespace, by kr8s: with time limits, retries and paging."""
+"""Calls of the Kubernetes API in one namespace with kr8s: time limits, retries and paging."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Result = TypeVar("Result")
 Verb = Literal["get", "list", "create", "patch", "delete"]
 METHODS = {"get": "GET", "list": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
 REQUEST_SECONDS = 20.0
-"""Longest time of one request, the credentials included."""
+"""Time limit of one request, including the credentials."""
 RETRY_SECONDS = 15.0
 """Time from the first failure of a request to its last repeat."""
 PAGE = 500
 MAX_PAGES = 400
-"""Most pages of a listing: a broken server could name a next one for ever."""
+"""Page limit of a listing: a broken server could name a next page for ever."""
 RESTARTS = 3
-"""Times that a listing begins anew because the server has forgotten where it was."""
+"""Restarts of a listing after the server has forgotten its position."""
 GONE = httpx.codes.GONE
 SHOWN = 1000
-"""Most characters of the server's message that an error repeats."""
+"""Limit of the characters of the server's message in an error."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object, as the path of the API has it."""
+    """A kind of object, as in the API's path."""
 
     version: str
     plural: str
@@ -55,7 +55,7 @@ WORKLOADS = Resource("kueue.x-k8s.io/v1beta1", "workloads")
 
 
 class ClusterError(SourceError):
-    """The API server refused a request, or its answer could not be had or read."""
+    """The API server refused a request, or its answer was missing or unreadable."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -64,13 +64,13 @@ class ClusterError(SourceError):
 
 
 class Cluster:
-    """One namespace of a cluster. Its calls block and may be made by any thread, one at a time."""
+    """One namespace of a cluster. Its calls block; any thread may call, one at a time."""
 
     def __init__(self, options: KubernetesOptions) -> None:
-        """Make the connection ready; the first call opens it.
+        """Prepare the connection; the first call opens it.
 
         Raises:
-            SourceError: a variable that names a proxy cannot be used; kr8s reads them by itself.
+            SourceError: a variable that names a proxy is unusable; kr8s reads them itself.
         """
         try:
             os.environ.update(for_other_readers(os.environ, socks=has_socks()))
@@ -101,8 +101,8 @@ class Cluster:
         """Return the answer to one request; repeated while the server is busy or away.
 
         Raises:
-            ClusterError: with the status of a refusal; `refused` where a repeat is useless.
-            LoginNeeded: the credentials have ended and a person has to renew them.
+            ClusterError: has the status of a refusal; `refused` if a repeat is useless.
+            LoginNeeded: the credentials have expired, and a person has to renew them.
         """
         what = f"{verb} {resource} in namespace {self._options.namespace}"
         return retry(
@@ -112,7 +112,7 @@ class Cluster:
         )
 
     def items(self, resource: Resource, params: dict[str, str]) -> list[Manifest]:
-        """Return all objects that the parameters select, of one state of the cluster."""
+        """Return all objects that match the parameters, from one state of the cluster."""
         for _ in range(RESTARTS):
             try:
                 return self._pages(resource, params)
@@ -141,7 +141,7 @@ class Cluster:
         raise ClusterError(f"list {resource}: the answer has more than {MAX_PAGES} pages")
 
     def _answer(self, request: Coroutine[Any, Any, httpx.Response], what: str) -> Manifest:
-        """Make a request and return its answer."""
+        """Send a request and return its answer."""
         response = self._run(request, what)
         try:
             answer = response.json()
@@ -165,7 +165,7 @@ class Cluster:
                 raise ClusterError(f"{what}: no answer in {REQUEST_SECONDS:.0f} s") from error
             except httpx.TransportError as error:
                 raise ClusterError(f"{what}: {error or type(error).__name__}") from error
-            except kr8s.ServerError as error:  # of the first look at the server's version
+            except kr8s.ServerError as error:  # from the first request of the server's version
                 status = error.response.status_code if error.response is not None else None
                 raise self._refusal(what, status, str(error)) from error
             except json.JSONDecodeError as error:
@@ -181,7 +181,7 @@ class Cluster:
         body: Manifest | None,
         params: dict[str, str] | None,
     ) -> httpx.Response:
-        # No connection is kept: calls are a minute apart, and a balancer forgets idle ones.
+        # No connection is kept: calls are a minute apart, and load balancers drop idle ones.
         headers = {"Connection": "close"}
         if verb == "patch":
             headers["Content-Type"] = "application/merge-patch+json"
@@ -222,7 +222,7 @@ class Cluster:
         if status == httpx.codes.UNAUTHORIZED:
             return self._unusable(f"{what}: the server does not accept the credentials: {message}")
         error = ClusterError(f"{what}: {status} {message[:SHOWN]}", status=status)
-        # A full quota empties again; a missing right, a wrong field or namespace stay.
+        # A full quota may become free; a missing right, a wrong field or namespace remain.
         error.refused = status in (400, 403, 404, 422) and "exceeded quota" not in message
         return error
 
@@ -233,7 +233,7 @@ class Cluster:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether a repeat may succeed: the server is away, busy or broken."""
+    """Return whether a retry may succeed: the server is away, busy or broken."""
     return isinstance(error, ClusterError) and (
         error.status is None or error.status == 429 or error.status >= 500
     )

@@ -1,8 +1,8 @@
-"""Conformance of a real cluster: one small Job, and a check of what the source relies on.
+"""Conformance of a real cluster: one small Job that checks what the source relies on.
 
-`python -m provisioner conform CONFIG SOURCE` needs the rights of the provisioner, no server and no
-broker. The container runs a script in place of the pilot, which leaves what it found as the message
-of its end, so that no right to read logs is needed.
+`python -m provisioner conform CONFIG SOURCE` needs the rights of the provisioner, but no server and
+no broker. The container runs a script instead of the pilot, which writes its findings as the
+container's termination message, so that no right to read logs is needed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from trainyard.base.ids import make_id
 from trainyard.protocol.node_sources.messages import EngineJob, EngineNode, job_name
 
 START_SECONDS = 900.0
-"""Longest time until a pod runs: the queue and the download of the image included."""
+"""Time limit until a pod runs, including queue and image download."""
 END_SECONDS = 120.0
-"""Longest time beyond the grace until an end is proved."""
+"""Time limit beyond the grace until an end is proved."""
 POLL_SECONDS = 2.0
 LINGER_SECONDS = 5.0
-"""Time that the script goes on after SIGTERM, to show that there is a grace."""
+"""Time for which the script continues after SIGTERM, to show the grace period."""
 FACTS = """
 import json, os, signal, stat, sys, time
 path, linger = sys.argv[1], float(sys.argv[2])
@@ -72,7 +72,7 @@ while True:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the source relies on."""
+    """The result of one check."""
 
     name: str
     passed: bool
@@ -80,7 +80,7 @@ class Finding:
 
 
 class StoppedError(Exception):
-    """The rest cannot be checked."""
+    """The remaining checks are impossible."""
 
 
 class Conformance:
@@ -100,11 +100,11 @@ class Conformance:
 
         Args:
             config: the source, of kind `kubernetes`.
-            folder: an empty folder for its files, the secrets of the check among them.
+            folder: an empty folder for its files, including the secrets of the check.
             clock: Unix time.
-            sleep: waits so many seconds between two looks.
-            linger: seconds that the script goes on after SIGTERM.
-            message_path: file in the container that becomes the message of its end.
+            sleep: waits for the given seconds between two polls.
+            linger: seconds for which the script continues after SIGTERM.
+            message_path: file in the container that becomes its termination message.
         """
         options = parse_table(
             KubernetesOptions, config.options, pointer=f"/sources/{config.name}/options"
@@ -116,7 +116,7 @@ class Conformance:
             milliseconds=int(time.time() * 1000), entropy=secrets.token_bytes(10)
         )
         self._name = job_name(self._request)
-        # A provisioner of this source may run: it would take the Job for an orphan, and cancel it.
+        # A provisioner of this source may run: it would take the Job for an orphan and cancel it.
         name = f"{config.name}-conformance"
         self._source = KubernetesSource(
             Place(name=name, python=config.python, folder=folder),
@@ -139,7 +139,7 @@ class Conformance:
         )
 
     def run(self) -> Iterator[Finding]:
-        """Check, and yield each finding; what was made in the cluster is removed at the end."""
+        """Check and yield each finding; remove all created objects at the end."""
         descriptor = os.open(self._secrets, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"ty_pilot_{secrets.token_urlsafe(32)}\n")
@@ -240,7 +240,7 @@ class Conformance:
         return Finding("removal", False, f"Secret {self._name} is left")
 
     def _running(self, *, after: str) -> EngineNode:
-        """Wait for a pod that runs and is another one than `after`."""
+        """Wait for a running pod other than `after`."""
 
         def found(job: EngineJob) -> list[EngineNode]:
             live = [n for n in job.nodes if not n.gone and n.instance != after and n.addresses]

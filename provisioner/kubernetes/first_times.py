@@ -1,4 +1,4 @@
-"""Notes of when something was first seen of an object, in files: a provisioner has processes."""
+"""Times at which objects were first seen, in files shared by the provisioner's processes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trainyard.run.atomic import create_file
 
 
 class FirstTimes:
-    """When something was first seen of each object, for all processes of the provisioner."""
+    """The time at which each object was first seen, for all processes of the provisioner."""
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
-        """Use a folder, with one file for each object."""
+        """Use a folder with one file per object."""
         self._folder = folder
         self._clock = clock
 
@@ -23,7 +23,7 @@ class FirstTimes:
         return self.seconds(uid)
 
     def seconds(self, uid: str) -> float:
-        """Return the seconds since the note of an object; negative without one."""
+        """Return the seconds since the note of an object; negative without a note."""
         try:
             return self._clock() - float((self._folder / uid).read_text(encoding="ascii"))
         except FileNotFoundError:
@@ -31,6 +31,6 @@ class FirstTimes:
 
     def keep(self, uids: Collection[str]) -> None:
         """Forget all other objects."""
-        for path in self._folder.glob("[!.]*"):  # not the drafts of others
+        for path in self._folder.glob("[!.]*"):  # not other processes' drafts
             if path.name not in uids:
                 path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The objects of one request: an indexed Job with the operator's pod template, and its Secret.
 
-What the source relies on (the pilot's command, the restarts, the join secrets, labels, finalizers)
-is added last, and a template that sets one of these fields is refused with the field's name.
+The fields that the source relies on (the pilot's command, the restarts, the join secrets, labels,
+finalizers) are added last. A template that sets one of them is refused with the field's name.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ Manifest = dict[str, Any]
 SOURCE_LABEL_KEY, REQUEST_LABEL_KEY = "trainyard.dev/source", "trainyard.dev/request"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 FINALIZER = "trainyard.dev/proof"
-"""Keeps a Job or a pod that was deleted, with the states of its containers, until the server has
-had them: a pod that merely vanished may have been deleted by force, and may still run."""
+"""Keeps a deleted Job or pod, with the states of its containers, until the server has read them: a
+pod that merely vanished may have been deleted by force, and may still run."""
 CONTAINER = "pilot"
 DEVICES: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
 SECRETS_FOLDER, DATA_FOLDER = "/run/trainyard/join", "/var/lib/trainyard/pilot"
 USER, SECRETS_GROUP = 10002, 10003
-"""User of the worker's image, and the group by which it reads the join secrets: another one than
-the user's, so that ranks with users of their own are not in it."""
+"""User of the worker's image, and the group that may read the join secrets. It is not the user's
+own group, so that ranks with their own users are not in it."""
 KEYS = {
     **dict.fromkeys(("containers", "initContainers", "env", "volumes"), "name"),
     "volumeMounts": "mountPath",
     "imagePullSecrets": "name",
 }
-"""Field by which Kubernetes merges the items of a list; other lists are one value."""
+"""Fields by which Kubernetes merges the items of a list; other lists are one value."""
 OURS = {
     "spec": ("activeDeadlineSeconds",),
     f"spec.containers[{CONTAINER}]": ("args", "restartPolicy", "restartPolicyRules", "workingDir"),
 }
-"""Fields that stay unset, as they would defeat what the source relies on."""
+"""Fields that must stay unset, as they would break the source's guarantees."""
 
 
 class KubernetesOptions(EngineOptions):
@@ -52,27 +52,27 @@ class KubernetesOptions(EngineOptions):
     image: Annotated[str, Field(min_length=1)]
     """Image of the worker and the trainer (`deploy/worker.Dockerfile`)."""
     kubeconfig: str | None = None
-    """Path of a kubeconfig; `KUBECONFIG`, `~/.kube/config` or the pod's service account when
-    absent, in this order."""
+    """Path of a kubeconfig; by default `KUBECONFIG`, `~/.kube/config` or the pod's service account,
+    in this order."""
     context: str | None = None
     """Context of the kubeconfig; its current one when absent."""
     login: str | None = None
-    """Command that renews the credentials, where a person has to."""
+    """Command that renews the credentials, if a person has to."""
     queue: Annotated[str, Field(min_length=1)] | None = None
     """Kueue's LocalQueue; the Job is created suspended, and Kueue admits it."""
     grace_seconds: Annotated[int, Field(ge=30, le=86_400)] = 300
-    """Time that a deleted pod has to save and leave, in seconds."""
+    """Time in seconds for a deleted pod to save and leave."""
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
-    """Failed pods of one index that are replaced; disruptions (evictions, drained nodes) do not
+    """Limit of replaced failed pods per index; disruptions (evictions, drained nodes) do not
     count."""
     gpu_resource: Annotated[str, Field(pattern="/")] = "nvidia.com/gpu"
     """Resource of which a slot of kind `cuda` takes one."""
     shared_memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)?$")] | None = None
-    """Limit of `/dev/shm`, such as `16Gi`; it counts as memory of the pod. The pod's memory limit,
-    or half of the node's memory, when absent."""
+    """Limit of `/dev/shm`, such as `16Gi`; it counts as memory of the pod. By default the pod's
+    memory limit, or half of the node's memory."""
     pod_template: str | None = None
-    """Path of a YAML file with a pod template (`metadata` and `spec`) that is merged in: volumes,
-    node selector, tolerations, memory, ..."""
+    """Path of a YAML file with a pod template (`metadata` and `spec`) to merge in: volumes, node
+    selector, tolerations, memory, ..."""
 
 
 def job_manifest(
@@ -81,7 +81,7 @@ def job_manifest(
     """Return the Job of a request.
 
     Raises:
-        SourceError: a final refusal: the operator's pod template cannot be read or conflicts.
+        SourceError: a final refusal: the operator's pod template is unreadable or conflicts.
     """
     name = job_name(submission.request_id)
     labels = {SOURCE_LABEL_KEY: place.name, REQUEST_LABEL_KEY: submission.request_id}
@@ -144,7 +144,7 @@ def check_template(options: KubernetesOptions) -> None:
     """Merge the operator's pod template as requests will.
 
     Raises:
-        SourceError: a final refusal, with the name of the field.
+        SourceError: a final refusal that names the field.
     """
     for device in DEVICES:
         submission = Submission(
@@ -164,7 +164,7 @@ def pod_template(
     command: list[str],
     labels: Mapping[str, str],
 ) -> Manifest:
-    """Return the template of the pods: defaults, the operator's over them, then what is fixed."""
+    """Return the pods' template: defaults, overridden by the operator's, then fixed fields."""
     operators = _operators_template(options)
     return overlay(
         overlay(_defaults(submission), operators),
@@ -174,16 +174,16 @@ def pod_template(
 
 
 def overlay(base: Manifest, top: Manifest, *, refuse: bool = False, path: str = "") -> Manifest:
-    """Return `base` with `top` merged in, as Kubernetes merges: some lists by the key of an item.
+    """Return `base` with `top` merged in, as Kubernetes does: some lists by the key of an item.
 
     Args:
-        base: what is merged into.
-        top: what is merged; its values win.
-        refuse: whether another value in `base` for a field of `top` is an error.
-        path: where the two lie, for errors.
+        base: the object to merge into.
+        top: the object to merge; its values win.
+        refuse: whether a different value in `base` for a field of `top` is an error.
+        path: location of both, for errors.
 
     Raises:
-        SourceError: a final refusal, with the name of the field.
+        SourceError: a final refusal that names the field.
     """
     result = dict(base)
     for name, value in top.items():
@@ -266,7 +266,7 @@ def _check_unset(fields: Manifest, path: str) -> None:
 
 
 def _defaults(submission: Submission) -> Manifest:
-    """Return what an operator's template may set otherwise."""
+    """Return the fields that an operator's template may override."""
     pilot: Manifest = {
         "name": CONTAINER,
         "securityContext": {
@@ -298,7 +298,7 @@ def _fixed(
     command: list[str],
     labels: Mapping[str, str],
 ) -> Manifest:
-    """Return what the source relies on."""
+    """Return the fields that the source relies on."""
     memory: Manifest = {"medium": "Memory"}
     if options.shared_memory:
         memory["sizeLimit"] = options.shared_memory

@@ -1,4 +1,4 @@
-"""What the source reads of Jobs and pods, and what their states prove."""
+"""The fields of Jobs and pods that the source reads, and what their states prove."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from trainyard.protocol.node_sources.messages import EngineNode
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 BY_THE_CONTROL_PLANE = ("DeletionByPodGC", "DeletionByTaintManager")
-"""Reasons of `DisruptionTarget` by which the control plane ends a pod whose node may be away."""
+"""Reasons of `DisruptionTarget` with which the control plane ends a pod of an absent node."""
 
 
 OVERDUE_SECONDS = 600.0
-"""Time after the grace of a deleted pod, whose kubelet then is away; clocks may differ by less."""
+"""Time after a deleted pod's grace from which its kubelet counts as away; clocks differ by less."""
 
 
 class _Part(BaseModel):
-    """A part of an object; fields that the source does not read are left out."""
+    """A part of an object, without fields that the source does not read."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -41,7 +41,7 @@ class Metadata(_Part):
 
     @property
     def request_id(self) -> str:
-        """The request; empty where the label is missing."""
+        """The request; empty if the label is missing."""
         return self.labels.get(REQUEST_LABEL_KEY, "")
 
     @property
@@ -60,7 +60,7 @@ class Condition(_Part):
 
 
 class ContainerEnd(_Part):
-    """How a container waits or has ended."""
+    """Why a container waits, or how it ended."""
 
     reason: str = ""
     message: str = ""
@@ -68,7 +68,7 @@ class ContainerEnd(_Part):
 
 
 class ContainerState(_Part):
-    """State of a container: one of the three is present."""
+    """State of a container: exactly one of the three fields is present."""
 
     waiting: ContainerEnd | None = None
     running: dict[str, object] | None = None
@@ -129,24 +129,24 @@ class Pod(_Part):
 
     @property
     def gone(self) -> bool:
-        """Whether the cluster proves that no process of the pod is left.
+        """Whether the cluster proves that no process of the pod remains.
 
-        The kubelet's word counts: it reports a container as terminated once it has ended. The
-        phase alone does not, which the control plane sets for a node that it cannot reach.
+        The kubelet's report counts: it marks a container as terminated once it has ended. The phase
+        alone does not count: the control plane also sets it for an unreachable node.
         """
         deleted = self.metadata.deletion_timestamp is not None
         if not self.begun:
-            return deleted  # no pod that is deleted is bound to a node any more
+            return deleted  # a deleted pod is no longer bound to a node
         if not deleted and self.status.phase not in ("Succeeded", "Failed"):
             return False
         statuses = self.status.container_statuses
-        if not statuses:  # refused by the kubelet, before a container was made
+        if not statuses:  # refused by the kubelet before it created a container
             return self.status.phase == "Failed" and not self._ended_from_afar
         inits = self.status.init_container_statuses
         return all(s.state.terminated for s in statuses) and not any(s.state.running for s in inits)
 
     def lost(self, now: float) -> bool:
-        """Return whether its end is due for the control plane, without a proof of it.
+        """Return whether it has ended, or is overdue, for the control plane, but without proof.
 
         Args:
             now: Unix time.
@@ -166,7 +166,7 @@ class Pod(_Part):
         )
 
     def reason(self, now: float) -> str:
-        """Return in the cluster's words why it waits or how it ended; empty while it runs."""
+        """Return the cluster's reason why it waits or how it ended; empty while it runs."""
         where = self.metadata.name
         if self.lost(now):
             node = self.spec.node_name
@@ -184,7 +184,7 @@ class Pod(_Part):
         return ""
 
     def node(self) -> EngineNode:
-        """Return the node as reports describe it."""
+        """Return the node in the form of reports."""
         return EngineNode(
             index=self.index,
             instance=self.metadata.uid,
@@ -214,7 +214,7 @@ class IndexedJob(_Part):
 
     @property
     def finished(self) -> Condition | None:
-        """Condition by which the Job is over or begins to end; None while it goes on."""
+        """Condition that the Job has ended or is ending; None while it continues."""
         ends = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
         return next((c for c in self.status.conditions if c.type in ends and holds(c)), None)
 
@@ -246,7 +246,7 @@ class ClusterEvent(_Part):
 
     @property
     def at(self) -> float:
-        """Unix time of the last occurrence; 0 when it is not known."""
+        """Unix time of the last occurrence; 0 if unknown."""
         time = self.last_timestamp or self.event_time
         return time.timestamp() if time else 0.0
 

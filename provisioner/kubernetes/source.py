@@ -1,4 +1,4 @@
-"""A source whose nodes are the pods of indexed Jobs in one namespace of a Kubernetes cluster."""
+"""A source with the pods of indexed Jobs in one namespace of a Kubernetes cluster as nodes."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ from trainyard.protocol.node_sources.messages import (
 
 Model = TypeVar("Model", bound=BaseModel)
 POD_SECONDS, JOB_SECONDS = 110.0, 600.0
-"""Least time between the first report of a proof and the removal of the pod or Job that has it. The
-server lists once a minute, so that it had two reports of a pod by then. A drain of a node waits for
-its pods, and nothing waits for a Job."""
+"""Minimum time from the first report of a proof to the removal of its pod or Job. The server lists
+once a minute, so that it has had two reports of a pod by then. A drain of a node waits for its
+pods, but nothing waits for a Job."""
 LATE_POD_SECONDS = 60.0
-"""Time after the deletion of a Job in which its controller, which sees it later, makes a pod."""
+"""Time after the deletion of a Job in which its controller may still create a pod."""
 REASON_CHARACTERS = 2000
 EXPLAINED_PODS = 5
 MODULES: dict[Purpose, str] = {"nodes": "pilot", "check": "probe"}
-"""What the container runs: `python -m worker ...`."""
+"""Commands of the container: `python -m worker ...`."""
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 
 
@@ -81,8 +81,8 @@ class KubernetesSource:
         Args:
             place: the source.
             options: options of the source.
-            command: what the container runs in place of the pilot.
-            job_seconds: least time between the first report that a Job ended and its removal.
+            command: replaces the pilot's command in the container.
+            job_seconds: minimum time from the first report that a Job ended to its removal.
             clock: Unix time; tests pass their own.
         """
         self._place = place
@@ -94,14 +94,14 @@ class KubernetesSource:
         self._proved = FirstTimes(place.folder / "proved", clock)
         """When the proof of an object's end was first returned."""
         self._ending = FirstTimes(place.folder / "ending", clock)
-        """When a Job was first seen deleted or over."""
+        """When a Job was first seen deleted or finished."""
 
     def close(self) -> None:
-        """Give back what the connection holds."""
+        """Release the resources of the connection."""
         self._cluster.close()
 
     def submit(self, submission: Submission) -> str:
-        """Create the Job, then its Secret, which belongs to it; pods wait for the Secret."""
+        """Create the Job, then its Secret, which the Job owns; pods wait for the Secret."""
         command = self._command or [
             *(self._place.python, "-m", "worker", MODULES[submission.purpose])
         ]
@@ -123,7 +123,7 @@ class KubernetesSource:
         return job.metadata.uid
 
     def list(self) -> EngineListing:
-        """Return the Jobs of the source; remove those whose end the server has learned."""
+        """Return the Jobs of the source; remove those that the server knows to have ended."""
         jobs, pods = self._select(f"{SOURCE_LABEL_KEY}={self._place.name}")
         described = self._describe(jobs, pods)
         self._release_pods(pods)
@@ -135,7 +135,7 @@ class KubernetesSource:
         return EngineListing(described)
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the Jobs of these requests; those that the cluster does not know are left out."""
+        """Return the Jobs of these requests; those unknown to the cluster are omitted."""
         described: list[EngineJob] = []
         for request_id in request_ids:
             described += self._describe(*self._select(self._one(request_id)))
@@ -149,7 +149,7 @@ class KubernetesSource:
                 self._delete(job)
             else:
                 self._remove(job, pods)
-        if not jobs:  # somebody deleted the Job without its pods
+        if not jobs:  # the Job was deleted without its pods
             for pod in pods:
                 if pod.metadata.deletion_timestamp is None:
                     self._ignore_missing("delete", PODS, pod.metadata.name)
@@ -167,7 +167,7 @@ class KubernetesSource:
             lines += [f"{about.name}: {event}" for event in self._events(about)]
         text = "\n".join(dict.fromkeys(line for line in lines if line))
         return text[:REASON_CHARACTERS] or (
-            "the cluster has nothing to say about this Job"
+            "the cluster reports nothing about this Job"
             if jobs
             else f"namespace {self._options.namespace} has no Job {job_name(request_id)}"
         )
@@ -224,9 +224,9 @@ class KubernetesSource:
         )
 
     def _without_job(self, request_id: str, pods: Sequence[Pod]) -> EngineJob:
-        """Describe pods whose Job somebody has deleted with other means than ours.
+        """Describe pods without a Job, which was deleted by other means than ours.
 
-        Some may be missing, so that all are never known to be gone.
+        Some may be missing, so that it is never certain that all are gone.
         """
         live = [pod for pod in pods if not pod.gone]
         newest = self._note_proofs([pod for pod in pods if pod.gone and pod.begun])
@@ -252,15 +252,15 @@ class KubernetesSource:
         return "ended"
 
     def _ending_state(self, live: Sequence[Pod], newest: float) -> EngineState:
-        """Return `unknown` where only lost pods are left, and the proofs of others were reported.
+        """Return `unknown` if only lost pods remain and the proofs of all others were reported.
 
-        The server takes nothing from a job that is `unknown`, not even the proof of one pod.
+        The server ignores all data of an `unknown` job, even the proof of one pod.
         """
         is_lost = bool(live) and all(pod.lost(self._clock()) for pod in live)
         return "unknown" if is_lost and newest >= POD_SECONDS else "completing"
 
     def _workload_reasons(self, jobs: Sequence[IndexedJob]) -> dict[str, str]:
-        """Return why Kueue keeps these Jobs, by their uid."""
+        """Return why Kueue holds these Jobs, by their uid."""
         if self._options.queue is None or not jobs:
             return {}
         uids = ",".join(job.metadata.uid for job in jobs)
@@ -286,7 +286,7 @@ class KubernetesSource:
         try:
             self._cluster.call("create", SECRETS, body=body)
         except ClusterError as error:
-            if error.status != 409:  # an earlier call has made it
+            if error.status != 409:  # an earlier call created it
                 raise
 
     def _delete(self, job: IndexedJob) -> None:
@@ -303,7 +303,7 @@ class KubernetesSource:
         )
 
     def _release_pods(self, pods: Sequence[Pod]) -> None:
-        """Let go of deleted pods whose proof the server has, so that a drain of a node ends."""
+        """Release deleted pods once the server has their proof, so that a drain of a node ends."""
         for pod in pods:
             if (
                 pod.metadata.kept
@@ -338,7 +338,7 @@ class KubernetesSource:
         name: str,
         body: Manifest | None = None,
     ) -> None:
-        """Change an object unless it is gone or was changed since: the next call finds it so."""
+        """Change an object unless it is gone or has changed: the next call sees that."""
         try:
             self._cluster.call(verb, resource, name, body=body)
         except ClusterError as error:
@@ -346,12 +346,12 @@ class KubernetesSource:
                 raise
 
     def _note_proofs(self, items: Iterable[IndexedJob | Pod]) -> float:
-        """Note proofs that are returned; return the age of the newest, in seconds."""
+        """Note the proofs to return; return the age of the newest, in seconds."""
         return min((self._proved.note(item.metadata.uid) for item in items), default=math.inf)
 
 
 def _nodes(pods: Sequence[Pod]) -> tuple[EngineNode, ...]:
-    """Return the nodes that have begun: those that live first, of an index the newest last."""
+    """Return the started nodes: live ones first, and per index the newest last."""
     begun = sorted(
         (pod for pod in pods if pod.begun),
         key=lambda pod: (pod.gone, pod.index, pod.metadata.creation_timestamp),

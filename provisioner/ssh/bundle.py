@@ -1,8 +1,8 @@
 """Bundle: the worker and the trainer as wheels, for machines without a network.
 
-A tar file: `SHA256SUMS`, whose own SHA-256 is the digest of the bundle, `manifest.json`, and the
-wheels of the worker, the trainer, all that they need, and pip. The wheels come from a folder, or
-are made of what is installed in this environment.
+A tar file: `SHA256SUMS`, with the bundle's digest as its SHA-256, `manifest.json`, and the wheels
+of the worker, the trainer, all their dependencies, and pip. The wheels come from a folder, or are
+made from the packages installed in this environment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMAT = 1
 REQUIREMENTS = ("trainyard-programs[worker,trainer]", "pip")
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 LEFT_OUT = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
-"""Files by which an installer describes its own work."""
+"""Files in which an installer describes its own work."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time of all files in a wheel, so that the same content has the same digest."""
 CHUNK = 1 << 20
@@ -46,20 +46,20 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle, by its first two files."""
+    """A bundle, described by its first two files."""
 
     path: Path
     digest: str
     """SHA-256 of its `SHA256SUMS`, in hexadecimal digits."""
     python: str
-    """Version that a machine needs, as in `3.11`."""
+    """Python version that a machine needs, such as `3.11`."""
 
 
 def read_bundle(path: Path) -> Bundle:
     """Describe a bundle.
 
     Raises:
-        SourceError: it cannot be read.
+        SourceError: it is unreadable.
     """
     try:
         with tarfile.open(path, "r:") as tar:
@@ -77,16 +77,16 @@ def read_bundle(path: Path) -> Bundle:
 def make_bundle(
     to: Path, *, wheels: Path | None = None, requirements: Iterable[str] = REQUIREMENTS
 ) -> Bundle:
-    """Write a bundle of this Python's version and this platform.
+    """Write a bundle for this Python version and this platform.
 
     Args:
         to: the tar file.
-        wheels: folder of the wheels, of which pip may be missing; made of this environment's
-            packages when absent.
-        requirements: what the bundle is to hold, with all that it needs.
+        wheels: folder of the wheels, of which pip may be missing; by default they are made from
+            this environment's packages.
+        requirements: packages of the bundle; their dependencies are added.
 
     Raises:
-        SourceError: a package is missing, or has another version than another one needs.
+        SourceError: a package is missing, or its version does not match a requirement.
         OSError: a file cannot be read or written.
     """
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as folder:
@@ -109,7 +109,7 @@ class _Environment:
         return email.message_from_string(text or "")
 
     def wheel(self, name: str) -> Path:
-        """Make the wheel of a package: of its sources where it is editable, else of its files."""
+        """Make the wheel of a package: from its sources if it is editable, otherwise its files."""
         distribution = self._distribution(name)
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):
@@ -134,7 +134,7 @@ class _Environment:
 
 
 class _Wheels:
-    """Packages of a folder of wheels; the installer itself may be that of this environment."""
+    """Packages in a folder of wheels; pip itself may come from this environment."""
 
     def __init__(self, folder: Path, *, installer: _Environment) -> None:
         self._folder = folder
@@ -165,7 +165,7 @@ class _Wheels:
 
 
 def _closure(requirements: Iterable[str], catalog: _Wheels | _Environment) -> list[str]:
-    """Return the packages that requirements need, directly and indirectly."""
+    """Return the direct and indirect dependencies of requirements."""
     environment = {key: str(value) for key, value in default_environment().items()}
     waiting = [(Requirement(each), "the bundle") for each in requirements]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -195,7 +195,7 @@ def _closure(requirements: Iterable[str], catalog: _Wheels | _Environment) -> li
 
 
 def _pack(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
-    """Write the files of an installed package as the wheel that they came from."""
+    """Pack the files of an installed package as the wheel that they came from."""
     name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
     stem = f"{name}-{distribution.version}"
     described = email.message_from_string(distribution.read_text("WHEEL") or "")
@@ -220,7 +220,7 @@ def _pack(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
 
 
 def _target(file: PurePosixPath, stem: str, made: set[str]) -> str | None:
-    """Return where an installed file lies in its wheel; None when an installer made it."""
+    """Return the path of an installed file in its wheel; None if an installer made it."""
     of_installer = re.fullmatch(r"[^/]+\.dist-info", str(file.parent)) and file.name in LEFT_OUT
     if file.suffix == ".pyc" or of_installer:
         return None
@@ -234,7 +234,7 @@ def _target(file: PurePosixPath, stem: str, made: set[str]) -> str | None:
 
 
 def _add(wheel: zipfile.ZipFile, target: str, source: Path) -> str:
-    """Copy a file into a wheel and return its digest, as a RECORD has it."""
+    """Copy a file into a wheel; return its digest in the form of a RECORD."""
     info = zipfile.ZipInfo(target, EPOCH)
     info.compress_type = wheel.compression
     info.external_attr = (source.stat().st_mode & 0o777 | 0o100000) << 16

@@ -1,5 +1,5 @@
 # Functions that provisioner/ssh runs on a machine: `ssh HOST sh` reads this file and one call on
-# stdin. Secrets come as here-documents, so that no argument of a process holds one.
+# stdin. Secrets are here-documents, so that no process has one as an argument.
 #
 #   <base>/change.lock       held for moments, by calls that change something
 #   <base>/requests/<id>/    pilot (index and number of nodes), source, bundle, secrets, environment,
@@ -9,7 +9,7 @@
 #   <base>/data/             data folders of pilots ($TMPDIR)
 #   <base>/bundles/<id>/     ready (once it is installed), venv/
 #
-# A folder of a request without `instance` is a reservation: its pilot never began.
+# A request's folder without `instance` is a reservation: its pilot never started.
 set -u
 umask 077
 LC_ALL=C
@@ -23,8 +23,8 @@ fail() {
   exit 1
 }
 
-# enter BASE: go there, and create it. A folder of another user, or one that hosts share, is refused:
-# the state of this host alone lies in it.
+# enter BASE: go there, and create it if necessary. A folder of another user, or one shared by hosts,
+# is refused: it must contain the state of this host alone.
 enter() {
   case $1 in "~/"*) base=$HOME/${1#"~/"} ;; *) base=$1 ;; esac
   mkdir -p "$base/requests" "$base/ended" "$base/data" "$base/bundles" || fail "cannot create $base"
@@ -42,10 +42,10 @@ change() {
   flock -w 20 8 || fail "$base/change.lock is held"
 }
 
-# started PID: clock ticks after boot at which a process began; fails when it has ended.
+# started PID: start time of a process in clock ticks after boot; fails when it has ended.
 started() {
   stat=$(cat "/proc/$1/stat" 2> /dev/null) || return 1
-  # The name of the program stands in parentheses, and may hold spaces and parentheses.
+  # The name of the program is in parentheses, and may itself hold spaces and parentheses.
   set -- ${stat##*) }
   case $1 in [ZXx]) return 1 ;; esac
   echo "${20}"
@@ -57,7 +57,7 @@ first_process() {
   [ "$its_boot" = "$boot" ] && [ "$(started "$pid")" = "$its_start" ] && echo "$pid"
 }
 
-# processes REQUEST: pids of all that carry its folder in their environment: init, worker,
+# processes REQUEST: pids of all processes with its folder in their environment: init, worker,
 # supervisors and ranks inherit PILOT_FOLDER.
 processes() {
   for environ in $(grep -lsF -e "$base/requests/$1/" /proc/[0-9]*/environ); do
@@ -66,8 +66,8 @@ processes() {
   done
 }
 
-# state REQUEST: reserved, starting, running or gone. `gone` is a proof: after another boot, or when
-# the lock is free, the recorded process has ended and no process of the request is left.
+# state REQUEST: reserved, starting, running or gone. `gone` is proved: by another boot, or when the
+# lock is free, the recorded process has ended and no process of the request remains.
 state() {
   if [ ! -s "requests/$1/instance" ]; then
     if flock -n "requests/$1/lock" true; then echo reserved; else echo starting; fi
@@ -82,12 +82,12 @@ state() {
   fi
 }
 
-# look GRACE BUNDLE PYTHON...: what is here. Pilots whose time is over are ended; those that were
-# cancelled more than GRACE seconds ago are killed.
+# look GRACE BUNDLE PYTHON...: print the state of this host. Pilots are ended after their time, and
+# killed GRACE seconds after they were cancelled.
 look() {
   grace=$1 bundle=$2
   shift 2
-  # First the address at which this call came in: a machine may have more than are kept.
+  # First the address of this call: a machine may have more addresses than are kept.
   echo "addresses $(echo "${SSH_CONNECTION:-}" | cut -d ' ' -f 3) $(hostname -I 2> /dev/null)"
   for folder in requests/*/; do
     id=${folder#requests/} id=${id%/}
@@ -112,7 +112,7 @@ look() {
   [ -z "$bundle" ] || [ ! -e "bundles/$bundle/ready" ] || echo "installed"
 }
 
-# overdue REQUEST GRACE: whether a pilot that runs is to leave; does what its time demands.
+# overdue REQUEST GRACE: whether a running pilot must leave; ends or kills it when due.
 overdue() {
   now=$(date +%s)
   ends=$(cat "requests/$1/ends" 2> /dev/null)
@@ -133,7 +133,7 @@ reserve() {
       [ "$(state "$other")" = gone ] || { echo "busy $other"; return; }
     done
     find requests ended -mindepth 1 -maxdepth 1 -mtime +$KEEP_DAYS -exec rm -rf {} +
-    rm -rf data/* requests/.new # a pilot that is gone needs its data no more
+    rm -rf data/* requests/.new # the data of a pilot that is gone are not needed
     for folder in bundles/*/; do
       used=${folder#bundles/} used=${used%/}
       [ "$used" = "$5" ] || grep -qsxF -e "$used" requests/*/bundle ended/*/bundle || rm -rf "$folder"
@@ -181,7 +181,7 @@ set -- ${stat##*) }
 TRAINYARD_PILOT_INSTANCE=$(cat /proc/sys/kernel/random/boot_id).$$.${20}
 TRAINYARD_JOIN_TOKEN_FILE=$PWD/secrets
 TMPDIR=$base/data
-# The worker hands variables on to supervisors and ranks, except those whose names begin as its own.
+# The worker passes variables to supervisors and ranks, except those with its own prefixes.
 PILOT_FOLDER=$PWD/
 export TRAINYARD_PILOT_INSTANCE TRAINYARD_JOIN_TOKEN_FILE TMPDIR PILOT_FOLDER
 unset LC_ALL
@@ -191,18 +191,18 @@ if [ -n "$seconds" ]; then
   export TRAINYARD_PILOT_ENDS_AT
   echo "$TRAINYARD_PILOT_ENDS_AT" > ends
 fi
-# Renamed last: with this file the pilot has begun, and it is never started again.
+# Renamed last: with this file the pilot has started, and it is never started again.
 echo "$TRAINYARD_PILOT_INSTANCE" > instance.part && mv instance.part instance
 exec "$python" -m worker pilot
 '
 
-# release REQUEST: remove a reservation; a pilot that began stays.
+# release REQUEST: remove a reservation; a pilot that started stays.
 release() {
   change
   [ ! -e "requests/$1/pilot" ] || [ "$(state "$1")" != reserved ] || rm -rf "requests/$1"
 }
 
-# end REQUEST: have its pilot save and leave; remove a reservation.
+# end REQUEST: make its pilot save and leave; remove a reservation.
 end() {
   [ -e "requests/$1/pilot" ] || return 0
   case $(state "$1") in
@@ -212,21 +212,21 @@ end() {
   esac
 }
 
-# leave REQUEST: SIGTERM, on which a pilot saves and leaves.
+# leave REQUEST: send SIGTERM, on which a pilot saves and leaves.
 leave() {
   [ -e "requests/$1/cancelled" ] || date +%s > "requests/$1/cancelled"
   if pid=$(first_process "$1"); then
     kill -TERM "$pid"
     return 0
   fi
-  # Without an init the supervisors are left, each of which saves and leaves on SIGTERM.
+  # Without an init only the supervisors remain; each saves and leaves on SIGTERM.
   for pid in $(processes "$1"); do
     tr '\0' ' ' < "/proc/$pid/cmdline" | grep -q ' -m worker supervise ' && kill -TERM "$pid"
   done
   return 0
 }
 
-# cancel REQUEST: end it; one that has been gone for a while is not listed any longer.
+# cancel REQUEST: end it; one that has been gone for a while is no longer listed.
 cancel() {
   change
   if [ -n "$(find "requests/$1/gone" -mmin +$LIST_MINUTES 2> /dev/null)" ]; then
@@ -255,7 +255,7 @@ install() {
   echo "$1  SHA256SUMS" | sha256sum --quiet --strict -c - > /dev/null 2>&1 &&
     sha256sum --quiet --strict -c SHA256SUMS > /dev/null || fail "bundle.tar is damaged"
   "$2" -m venv --without-pip venv || fail "$2 -m venv failed"
-  # pip runs out of its own wheel: many machines have none, nor ensurepip.
+  # pip runs from its own wheel: many machines lack it, and ensurepip too.
   mv wheels/pip-*.whl pip.whl
   venv/bin/python pip.whl/pip --isolated --disable-pip-version-check install \
     --quiet --no-index --no-deps --no-cache-dir wheels/*.whl || fail "pip failed"

@@ -18,23 +18,23 @@ class SshOptions(EngineOptions):
     """Options of a source of kind `ssh`."""
 
     hosts: Annotated[list[str], Field(min_length=1)]
-    """Machines as `ssh` names them; `gpu-[01-04].lab` names four."""
+    """Machines as named for `ssh`; `gpu-[01-04].lab` names four."""
     ssh: Annotated[list[str], Field(min_length=1)] = Field(default_factory=lambda: ["ssh"])
     """Program and options, such as `["ssh", "-F", "/etc/trainyard/ssh_config"]`."""
     base: Annotated[str, Field(pattern=r"^~?/[A-Za-z0-9._/-]+$")] = "/var/tmp/trainyard"
     """Folder on each machine, on a disk of its own that survives a reboot."""
     bundle: str | None = None
-    """Bundle to install; when absent the source's `python` has the worker and the trainer."""
+    """Bundle to install; without it the source's `python` must have the worker and the trainer."""
     grace_seconds: Annotated[float, Field(ge=0)] = 180.0
     """Time from the cancellation of a pilot to the end of its processes by force."""
     parallel: Annotated[int, Field(ge=1, le=16)] = 16
-    """Most machines that are called at once."""
+    """Limit of concurrently called machines."""
     connect_seconds: Annotated[int, Field(ge=1, le=60)] = 10
     """Time limit of a connection."""
     call_seconds: Annotated[float, Field(ge=1, le=120)] = 30.0
     """Time limit of a call of one machine."""
     install_seconds: Annotated[float, Field(ge=1, le=3600)] = 1800.0
-    """Time limit of the copy of a bundle to a machine, and of its installation."""
+    """Time limit of copying a bundle to a machine, and of installing it."""
 
     @field_validator("hosts")
     @classmethod
@@ -55,10 +55,10 @@ class SshOptions(EngineOptions):
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Return the machines that `gpu-[01-04,07].lab` names.
+    """Return the machines named by a pattern such as `gpu-[01-04,07].lab`.
 
     Raises:
-        ValueError: one is no legal name, or a range is empty.
+        ValueError: a name is illegal, or a range is empty.
     """
     found = RANGE.search(text)
     if found is None:

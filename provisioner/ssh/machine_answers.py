@@ -1,4 +1,4 @@
-"""What a machine answers to `look` of `host.sh`: its requests, interpreters and bundle."""
+"""A machine's answer to `look` of `host.sh`: its requests, interpreters and bundle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATES = frozenset({"reserved", "starting", "running", "leaving", "gone"})
 
 @dataclass(frozen=True)
 class RemotePilot:
-    """A request on a machine, as the machine describes it."""
+    """A request on a machine, in the machine's description."""
 
     source: str
     index: int
@@ -26,7 +26,7 @@ class RemotePilot:
     last_line: str
 
     def check(self, addresses: tuple[str, ...]) -> None:
-        """Raise ValueError where a report of it would not be legal."""
+        """Raise ValueError if a report of it would be illegal."""
         if self.state not in STATES or not 1 <= self.nodes <= MAX_NODES:
             raise ValueError(f"state {self.state!r} of {self.nodes} nodes")
         EngineNode(index=self.index, instance=self.instance, addresses=addresses)
@@ -34,20 +34,20 @@ class RemotePilot:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine answered."""
+    """A machine's answer."""
 
     addresses: tuple[str, ...]
     pilots: Mapping[str, RemotePilot]
     pythons: Mapping[str, str]
-    """Path by version of the interpreters that were looked for."""
+    """Path of each interpreter that was searched for, by version."""
     installed: bool
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Machine:
-        """Read the answer to `look`.
+        """Parse the answer to `look`.
 
         Raises:
-            ValueError: a line is not as `host.sh` writes it.
+            ValueError: a line is not in the format of `host.sh`.
         """
         addresses: tuple[str, ...] = ()
         pilots: dict[str, RemotePilot] = {}
@@ -80,7 +80,7 @@ class Machine:
 
 
 def _time(text: str) -> float | None:
-    """Return a Unix time; None where there is none."""
+    """Parse a Unix time; None if it is absent."""
     if text == "-":
         return None
     time_ = float(text)

@@ -1,4 +1,4 @@
-"""Calls of machines by the system's `ssh`: the operator's connections or keys, never a password."""
+"""Calls of machines with the system's `ssh`: the operator's connections or keys, no passwords."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MARK = "-- trainyard --"
 OWN_OPTIONS = (
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",
-    # A master that a call opened would outlive it; a new login is a person's to make.
+    # A master opened by a call would outlive it; only a person may make a new login.
     "ControlMaster=no",
     "ForwardAgent=no",
     "ClearAllForwardings=yes",
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
 )
-"""Options before the operator's: `ssh` takes the first value of each."""
+"""Options before the operator's: `ssh` uses the first value of each."""
 DENIED = re.compile(
     r"^(?:(?P<who>\S+): )?(?:Permission denied|Received disconnect.*Too many authentication)",
     re.MULTILINE,
@@ -58,13 +58,13 @@ class Ssh:
         documents: Sequence[str] = (),
         seconds: float | None = None,
     ) -> list[str]:
-        """Run one function of `host.sh` on a machine and return the lines of its answer.
+        """Run one function of `host.sh` on a machine; return the lines of its answer.
 
         Args:
             host: the machine.
             call: the function.
-            words: its arguments; none of them is a secret.
-            documents: texts that it reads on the descriptors 3, 4, ...
+            words: its arguments; never a secret.
+            documents: texts for it to read on the descriptors 3, 4, ...
             seconds: time limit; that of the options when absent.
 
         Raises:
@@ -84,13 +84,13 @@ class Ssh:
         return answer.splitlines()
 
     def upload(self, host: str, path: Path, folder: str) -> None:
-        """Copy a file to a folder of a machine, as `bundle.tar`; whole, or under another name.
+        """Copy a file to a folder of a machine as `bundle.tar`; until complete, under another name.
 
         Raises:
             LoginNeeded: a person must log in.
             SourceError: the file cannot be read, or the copy failed.
         """
-        # Not on stdin as other calls, since that is the file; `sh` because login shells differ.
+        # The file is on stdin, unlike in other calls; `sh`, because login shells differ.
         part = f"bundle.{uuid4().hex}.part"
         words = (
             f"umask 077; mkdir -p {folder} && cd {folder} && cat > {part} && mv {part} bundle.tar"
@@ -137,7 +137,7 @@ class Ssh:
         return done.returncode, output, printable(errors)
 
     def _login_command(self, host: str, who: str) -> str:
-        """Return the command that opens the operator's connection, to the machine that refused."""
+        """Return the command that opens the operator's connection to the machine that refused."""
         settings = self._settings(host)
         jumps = [jump for jump in settings.get("proxyjump", "").split(",") if jump != "none"]
         address = who.rpartition("@")[2]
@@ -153,7 +153,7 @@ class Ssh:
         return shlex.join([*self._options.ssh, "-MNf", "-S", path, host])
 
     def _settings(self, host: str) -> dict[str, str]:
-        """Return what `ssh -G` prints of a host; empty where it fails."""
+        """Return the output of `ssh -G` for a host; empty if it fails."""
         status, output, _ = self._execute((*self._options.ssh, "-G", "--", host), b"", seconds=10)
         if status != 0:
             return {}
@@ -161,7 +161,7 @@ class Ssh:
 
 
 def _script(base: str, call: str, words: Sequence[str], documents: Sequence[str]) -> str:
-    """Return the functions and one call, which begins when all of it has arrived."""
+    """Return the functions and one call, which starts when all of it has arrived."""
     ends = [f"end-{uuid4().hex}" for _ in documents]
     reads = [f"{number}<<'{end}'" for number, end in enumerate(ends, start=3)]
     parts = [

@@ -1,8 +1,8 @@
-"""Nodes from machines that the system's `ssh` reaches: one pilot a machine at a time.
+"""Nodes from machines that the system's `ssh` reaches: one pilot per machine at a time.
 
-The state lies on the machines (`host.sh`); a call is one `ssh` a machine, at most `parallel` at
-a time. The provisioner adds which machines it chose for a request, before it calls them: a request
-whose submission was lost goes to the same machines again.
+The state is on the machines (`host.sh`); a call is one `ssh` per machine, at most `parallel`
+concurrently. The provisioner itself records which machines it chose for a request, before it calls
+them: a request with a lost submission gets the same machines again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PYTHON = (3, 11)
 """Oldest Python that runs the worker."""
 REASON_CHARACTERS = 2000
 RECORD_SECONDS = 86400.0
-"""Time for which the machines of a request that is not there, or has ended, stay recorded."""
+"""Time for which the machines of an unknown or ended request stay recorded."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -47,7 +47,7 @@ class SshSource:
         self._ssh = Ssh(options)
 
     def submit(self, submission: Submission) -> str:
-        """Start a pilot on a free machine for each node; those that have begun stay."""
+        """Start a pilot on a free machine for each node; pilots that have started stay."""
         request_id, nodes = submission.request_id, submission.shape.nodes
         hosts = self._options.hosts
         if nodes > len(hosts):
@@ -98,7 +98,7 @@ class SshSource:
         return EngineListing([job for job in jobs.values() if job is not None], next(logins, None))
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return these requests; the machines that were chosen for them are called."""
+        """Return these requests, by calling the machines chosen for them."""
         hosts = {host for each in request_ids for host in self._hosts_of(each)}
         machines, errors = self._look(sorted(hosts))
         if not machines:
@@ -106,7 +106,7 @@ class SshSource:
         return [job for each in request_ids if (job := self._job(each, machines, errors))]
 
     def cancel(self, request_id: str) -> None:
-        """Have the pilots save and leave; `list` kills what is left after `grace_seconds`."""
+        """Make the pilots save and leave; `list` kills the rest after `grace_seconds`."""
         hosts = self._hosts_of(request_id)
         _require(self._each(hosts, lambda host: self._ssh.call(host, "cancel", request_id)))
 
@@ -126,13 +126,13 @@ class SshSource:
     def _look(
         self, hosts: Iterable[str], *, pythons: Iterable[str] = (), bundle: Bundle | None = None
     ) -> Answers:
-        """Return what machines answer, with the interpreters and the bundle that they have."""
+        """Return machines' answers, including their interpreters and bundle."""
         words = (str(ceil(self._options.grace_seconds)), bundle.digest if bundle else "", *pythons)
 
         def look(host: str) -> Machine:
             try:
                 return Machine.parse(self._ssh.call(host, "look", *words))
-            except ValueError as error:  # of this machine alone: the others are to be reported
+            except ValueError as error:  # from this machine alone: the others must be reported
                 text = printable(str(error))[:200]
                 raise SourceError(f"{host}: the answer to look cannot be read: {text}") from error
 
@@ -143,7 +143,7 @@ class SshSource:
     def _choose(
         self, submission: Submission, answers: Answers, bundle: Bundle | None
     ) -> dict[int, str]:
-        """Return the machine of each index, and record them before any of them is called."""
+        """Return the machine of each index, recorded before any machine is called."""
         machines, errors = answers
         request_id, nodes = submission.request_id, submission.shape.nodes
         chosen = {i: h for i, h in self._recorded(request_id).items() if h in self._options.hosts}
@@ -183,7 +183,7 @@ class SshSource:
 
         def take(item: tuple[int, str]) -> list[str]:
             index, host = item
-            # A machine receives the secret of its own pilot alone, on the line of its index.
+            # A machine receives only its own pilot's secret, on the line of its index.
             own = "".join(f"{each if i == index else '-'}\n" for i, each in enumerate(secrets))
             variables = {
                 "TRAINYARD_NOTICE_SECONDS": f"{self._options.grace_seconds:g}",
@@ -218,7 +218,7 @@ class SshSource:
     def _job(
         self, request_id: str, machines: Mapping[str, Machine], errors: Mapping[str, SourceError]
     ) -> EngineJob | None:
-        """Put together what the machines of a request answered; None where none of them has it."""
+        """Combine the machines' answers about a request; None if none of them has it."""
         pilots = {h: m.pilots[request_id] for h, m in machines.items() if request_id in m.pilots}
         recorded = self._recorded(request_id)
         silent = [f"{h}: {errors[h]}" for h in recorded.values() if h in errors]
@@ -226,7 +226,7 @@ class SshSource:
             return None
         nodes = max((pilot.nodes for pilot in pilots.values()), default=len(recorded))
         absent = set(range(nodes)) - {pilot.index for pilot in pilots.values()}
-        # An absent pilot never began where the machine that was chosen for it has no trace of it.
+        # An absent pilot never started if the machine chosen for it has no trace of it.
         unknown = any(recorded.get(index) not in machines for index in absent)
         states = {pilot.state for pilot in pilots.values()}
         state = _state(states, unknown=unknown)
@@ -253,7 +253,7 @@ class SshSource:
         )
 
     def _hosts_of(self, request_id: str) -> Sequence[str]:
-        """Return the machines that were chosen for a request; all where that is not recorded."""
+        """Return the machines chosen for a request; all if that is not recorded."""
         recorded = self._recorded(request_id).values()
         return [h for h in self._options.hosts if h in recorded] or self._options.hosts
 
@@ -277,7 +277,7 @@ class SshSource:
     def _each(
         self, items: Iterable[Item], call: Callable[[Item], Result]
     ) -> dict[Item, Result | SourceError]:
-        """Call machines at the same time; return what each call returned or raised."""
+        """Call machines concurrently; return the result or error of each call."""
 
         def attempt(item: Item) -> Result | SourceError:
             try:
@@ -291,17 +291,17 @@ class SshSource:
 
 
 def _require(answers: Mapping[Item, object]) -> None:
-    """Raise an error that one of the calls raised; one that a person can end comes first."""
+    """Raise the error of a call, if any; one that a person can resolve comes first."""
     errors = [answer for answer in answers.values() if isinstance(answer, SourceError)]
     for error in sorted(errors, key=lambda each: not isinstance(each, LoginNeeded)):
         raise error
 
 
 def _python(place: Place, machine: Machine, bundle: Bundle | None) -> str:
-    """Return the interpreter of a machine that a pilot, or the bundle's environment, starts with.
+    """Return a machine's interpreter for starting a pilot, or the bundle's environment.
 
     Raises:
-        SourceError: it has none of the right version.
+        SourceError: it has no interpreter of the right version.
     """
     fits = {
         version: path
@@ -320,7 +320,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _state(states: set[str], *, unknown: bool) -> EngineState:
-    """Return the state of a request from those of its pilots."""
+    """Return the state of a request from its pilots' states."""
     if "running" in states:
         return "running"
     if unknown:

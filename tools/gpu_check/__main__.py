@@ -14,7 +14,7 @@ from tools.gpu_check.runner import run_stages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit status: 1 when a check has failed, 2 for a command line that is none."""
+    """Return the exit status: 1 if a check failed, 2 for an invalid command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_check", description=__doc__)
     parser.add_argument(
         "--to", type=Path, metavar="DIR", help="folder of the lines; what passed there is not rerun"
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=int,
         default=1,
         metavar="N",
-        help="checks that run at once, but for those that measure time; %(default)s",
+        help="concurrent checks, except those that measure time; %(default)s",
     )
     # How the runner starts one check.
     parser.add_argument("--here", type=json.loads, help=argparse.SUPPRESS)

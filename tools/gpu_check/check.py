@@ -32,12 +32,12 @@ class Here:
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value, and the bound that it is held to."""
+    """A measured value, and its bound."""
 
     name: str
     value: Value
     bound: str | None = None
-    """The bound in words, such as `<= 0.01`; None where the value is only reported."""
+    """The bound in words, such as `<= 0.01`; None for a value that is only reported."""
     held: bool = True
     """Whether the value is within its bound."""
 
@@ -65,7 +65,7 @@ def equal(name: str, value: Value, expected: Value) -> Figure:
 def largest_difference(values: Iterable[float], others: Iterable[float]) -> float:
     """Return the largest |a - b| / max(|b|, 1e-12) of two series of equal length.
 
-    It is infinite if any value is not finite, so NaN never passes for agreement.
+    It is infinite if any value is not finite, so that NaN never counts as agreement.
 
     Raises:
         ValueError: the series are empty or of different lengths.
@@ -81,10 +81,10 @@ def largest_difference(values: Iterable[float], others: Iterable[float]) -> floa
 def run_check(
     function: str, arguments: dict[str, Any], *, device: DeviceKind, scratch: str, lines: str
 ) -> None:
-    """Call `module:function`, and leave its part of the line for the runner, whole or not at all.
+    """Call `module:function`, and write its part of the line for the runner, whole or not at all.
 
     Raises:
-        Exception: whatever the check raises; the process ends with its traceback.
+        Exception: any error of the check; the process ends with its traceback.
     """
     module, _, name = function.partition(":")
     here = Here(device, Path(scratch), Path(lines))
@@ -93,7 +93,7 @@ def run_check(
 
 
 def judged(figures: list[Figure]) -> dict[str, Any]:
-    """Return status, figures and bounds; a check that is held to no bound has failed."""
+    """Return status, figures and bounds; a check without a bound has failed."""
     missed = [f"{f.name} is {f.value}, not {f.bound}" for f in figures if not f.held]
     if not any(f.bound for f in figures):
         missed.append("the check has no bound")

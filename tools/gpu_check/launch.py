@@ -1,4 +1,4 @@
-"""Attempts of a small job, launched by torchrun as a worker launches them, and what they wrote."""
+"""Attempts of a small job, launched by torchrun as a worker does, and their records."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SPEC: dict[str, dict[str, Any]] = {
     },
     "optimizer": {"lr": 1e-3},
     "lr_schedule": {"warmup_steps": 5},
-    # What a default might make depend on the device is given: both devices are to do the same.
+    # Settings with device-dependent defaults are set explicitly: both devices must do the same.
     "checkpoint": {"interval_steps": 0, "preflight": False, "async_mode": "disabled"},
     "compile": {"enabled": False},
 }
@@ -56,7 +56,7 @@ class Attempt:
     run: Path
 
     def values(self, name: str) -> dict[int, float]:
-        """Return one metric by step, where it was written."""
+        """Return the written values of a metric by step."""
         return {s: line.values[name] for s, line in self._lines().items() if name in line.values}
 
     def digests(self) -> dict[int, str | None]:
@@ -64,13 +64,13 @@ class Attempt:
         return {step: line.data_digest for step, line in self._lines().items()}
 
     def committed(self) -> list[Manifest]:
-        """Return what it has committed so far, in order."""
+        """Return its commits so far, in order."""
         events = (e for e in self._read("events.jsonl") if '"checkpoint_committed"' in e)
         found = (manifest_of_event(parse_record(EventRecord, e).data) for e in events)
         return [manifest for manifest in found if isinstance(manifest, Manifest)]
 
     def answer(self, request: str) -> RequestAnswer | None:
-        """Return what became of a request, once it is known."""
+        """Return the answer to a request, once there is one."""
         path = answer_file(RunDirectory(self.run), request)
         return parse_record(RequestAnswer, path.read_text()) if path.exists() else None
 
@@ -80,7 +80,7 @@ class Attempt:
         train(open_run(self.run, world_size=1, roots={}), writer, after_step=after_step)
 
     def document(self, name: str) -> dict[str, Any]:
-        """Return a file of JSON that the attempt left."""
+        """Return a JSON file that the attempt wrote."""
         found: dict[str, Any] = json.loads((self.run / name).read_text(encoding="utf-8"))
         return found
 
@@ -100,7 +100,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Job:
-    """A job in a folder: its text, its storage, and a run directory an attempt."""
+    """A job in a folder: its text, its storage, and one run directory per attempt."""
 
     folder: Path
     spec: dict[str, Any]
@@ -148,7 +148,7 @@ class Job:
         """Run an attempt to its end.
 
         Raises:
-            CalledProcessError: it failed; what it wrote to the terminal is part of this check's.
+            CalledProcessError: it failed; its terminal output is part of this check's.
         """
         attempt = self.prepare(number, ranks=ranks, **described)
         subprocess.run(trainer_command(attempt, ranks), env=environment(), check=True)
@@ -178,7 +178,7 @@ def environment() -> dict[str, str]:
 
 
 def run_until(attempt: Attempt, reached: Callable[[Attempt], bool], *, seconds: float) -> None:
-    """Run an attempt, and kill all of it as soon as it has reached something.
+    """Run an attempt, and kill all of it as soon as a condition holds.
 
     Raises:
         AssertionError: it ended, or the time was over, before that.
@@ -191,6 +191,6 @@ def run_until(attempt: Attempt, reached: Callable[[Attempt], bool], *, seconds: 
             assert time.monotonic() < deadline, f"nothing of the kind within {seconds:g} s"
             time.sleep(0.02)
     finally:
-        # Ranks, which have sessions of their own, are killed by the kernel when torchrun is gone.
+        # The kernel kills the ranks, which have their own sessions, when torchrun is gone.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

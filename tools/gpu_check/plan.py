@@ -1,4 +1,4 @@
-"""Every check by stage, with its time limit; the order is that in which they are worth running."""
+"""Every check by stage, with its time limit, in the order of their value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 STAGE_SECONDS = 480.0
 """Time of one stage on a GPU: below ten minutes, a usual limit of shared machines."""
 CPU_FACTOR = 3.0
-"""What all limits are multiplied with on a CPU, whose cores other work may share."""
+"""Factor of all limits on a CPU: other work may share its cores."""
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,13 @@ class Check:
 
     name: str
     function: str
-    """`module:function`; it is given `Here` and the arguments, and returns figures."""
+    """`module:function`; it takes `Here` and the arguments, and returns figures."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the function, as JSON has them."""
+    """Keyword arguments of the function, as in JSON."""
     seconds: float = 120.0
     """Time limit; the check fails when it takes longer."""
     needs_cuda: str = ""
-    """Why it has no meaning on a CPU, where it is skipped; empty if it has one."""
+    """Why it is skipped on a CPU; empty if it runs there."""
 
 
 def _check(
@@ -122,14 +122,14 @@ STAGES: dict[str, tuple[Check, ...]] = {
 
 
 TIMED = frozenset({"speed", "speed_8b", "fake_ranks"})
-"""Stages that measure how long something takes: their checks run alone."""
+"""Stages that measure time: their checks run alone."""
 
 
 def named_stages(text: str) -> list[str]:
-    """Return the stages that a command line names, separated by commas.
+    """Return the stages of a command line, separated by commas.
 
     Raises:
-        ValueError: one is unknown.
+        ValueError: a stage is unknown.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in STAGES]

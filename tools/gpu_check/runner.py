@@ -1,4 +1,4 @@
-"""Runs checks, each in a process of its own with a time limit, and writes a line for each."""
+"""Runs checks, each in its own process with a time limit, and writes a line for each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOURCES = ("library/trainyard", "trainer", "benchmarks", "tools/gpu_check")
 LINES = "checks.jsonl"
 FAILED = "failed.log"
 TAIL_CHARACTERS = 3000
-"""Characters of a failed check's output that its line holds; FAILED holds more."""
+"""Characters of a failed check's output in its line; FAILED has more."""
 LOG_CHARACTERS = 100_000
 PACKAGES = (
     "torch",
@@ -59,7 +59,7 @@ def run_stages(stages: Sequence[str], to: Path, device: DeviceKind, *, jobs: int
         to: folder of the lines; created if absent. A check counts as passed if it has a passing
             line from the same versions and the same device.
         device: device under test.
-        jobs: checks that run at once; those of the stages in `TIMED` run alone.
+        jobs: number of concurrent checks; those of the stages in `TIMED` run alone.
     """
     to.mkdir(parents=True, exist_ok=True)
     lines = to / LINES
@@ -87,7 +87,7 @@ def run_stages(stages: Sequence[str], to: Path, device: DeviceKind, *, jobs: int
 
 
 class _Run:
-    """One run of the command: its folder, and when each of its stages has to end."""
+    """One run of the command: its folder, and the deadline of each stage."""
 
     def __init__(self, to: Path, device: DeviceKind, scratch: Path, *, is_alone: bool) -> None:
         self._to, self._device, self._scratch, self._is_alone = to, device, scratch, is_alone
@@ -95,23 +95,23 @@ class _Run:
         self._deadlines: dict[str, float] = {}
         self._lock = Lock()
         self._groups: set[int] = set()
-        """Process groups of the checks that run."""
+        """Process groups of the running checks."""
 
     def kill(self) -> None:
-        """End the checks that run."""
+        """End the running checks."""
         for group in tuple(self._groups):
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
 
     def one(self, stage: str, check: Check) -> bool:
-        """Run a check and write its line; return whether it has not failed."""
+        """Run a check and write its line; return whether it passed or was skipped."""
         now = time.monotonic()
         deadline = self._deadlines.setdefault(stage, now + STAGE_SECONDS * self._factor)
         limit = min(check.seconds * self._factor, deadline - now)
         folder, lines = self._scratch / stage / check.name, self._to / LINES
         result = _result(check, folder, lines, self._device, limit, self._groups)
         if not self._is_alone:
-            result.pop("processor_seconds", None)  # of all checks that ended meanwhile
+            result.pop("processor_seconds", None)  # it includes other checks that ended meanwhile
         line = {
             "stage": stage,
             "check": check.name,
@@ -128,7 +128,7 @@ class _Run:
                 head = f"==== {stage}/{check.name} {line['time']}"
                 with (self._to / FAILED).open("a", encoding="utf-8") as file:
                     file.write(f"{head}\n{_output(folder)[-LOG_CHARACTERS:]}\n")
-            # A terminal shows what the file holds.
+            # Print the same line as in the file.
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()
         shutil.rmtree(folder, ignore_errors=True)
@@ -136,7 +136,7 @@ class _Run:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the lines of a file, without a last one that was cut off; none if it is missing."""
+    """Return the lines of a file, without an incomplete last one; empty if it is missing."""
     if not path.exists():
         return []
     found = []
@@ -162,7 +162,7 @@ def current_lines(path: Path) -> list[Line]:
 def _result(
     check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float, groups: set[int]
 ) -> Line:
-    """Return status, time and findings of a check that is run if it can be."""
+    """Return status, time and findings of a check, which runs if possible."""
     if device == "cpu" and check.needs_cuda:
         return {"status": "skipped", "reason": check.needs_cuda}
     if limit <= 0:
@@ -184,7 +184,7 @@ def _result(
 def _run(
     check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float, groups: set[int]
 ) -> str | None:
-    """Run a check in a process group of its own, all of which is killed; return how it failed."""
+    """Run a check in its own process group, and kill all of it; return how it failed."""
     here = {
         "function": check.function,
         "arguments": check.arguments,
@@ -216,7 +216,7 @@ def _run(
 
 
 def _processor_seconds() -> float:
-    """Return the processor time of all checks that have ended, and of what they waited for."""
+    """Return the processor time of all finished checks and their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -229,14 +229,14 @@ def _environment(device: DeviceKind, scratch: Path) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT), str(ROOT / "library"), *filter(None, [environment.get("PYTHONPATH")])]
     )
-    # Programs that one check has compiled serve the next one, and nothing is left at the end.
+    # Programs compiled by one check serve the next one, and nothing is left at the end.
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
     environment["TRITON_CACHE_DIR"] = str(scratch / "triton")
     return environment
 
 
 def _append(path: Path, line: Line) -> None:
-    """Append a line in one write; it begins a new line after one that was cut off."""
+    """Append a line in one write, on a new line after an incomplete one."""
     cut_off = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
     with path.open("a", encoding="utf-8") as file:
         file.write(("\n" if cut_off else "") + json.dumps(line) + "\n")
@@ -245,13 +245,13 @@ def _append(path: Path, line: Line) -> None:
 
 
 def _output(folder: Path) -> str:
-    """Return what a check has written; nothing where it was not run."""
+    """Return the output of a check; empty if it did not run."""
     path = folder / "output"
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def _versions() -> dict[str, str]:
-    """Return all that a result depends on: packages, driver, and the sources."""
+    """Return everything that a result depends on: packages, driver, and the sources."""
     found = {"python": platform.python_version(), "source": _digest_of_sources()}
     for name in PACKAGES:
         try:

@@ -1,8 +1,8 @@
 """A process group for tests: gloo carries every collective, by copies in the host's memory.
 
 NCCL refuses several ranks on one GPU. With this group they share it, so that layouts compute with
-the kernels of the device. Copies wait for the device and collectives run one after another: it
-shows numbers, not speed. A CPU's tensors are copied as well, which is the same code.
+the device's kernels. Copies wait for the device, and collectives run in sequence: it shows numbers,
+not speed. A CPU's tensors are copied as well, which is the same code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import GroupName
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 BACKEND = "staged"
-# Under which names a version of torch has them; the first argument is what they write.
+# Their names in versions of torch; the first argument is the output.
 COLLECTIVES = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -43,7 +43,7 @@ COLLECTIVES = (
 
 
 class StagedGroup(dist.ProcessGroup):
-    """Runs collectives by a gloo group, on copies of their tensors."""
+    """Runs collectives with a gloo group, on copies of the tensors."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # no backend of its own
@@ -64,15 +64,15 @@ class StagedGroup(dist.ProcessGroup):
         return GroupName(dist.distributed_c10d._world.pg_names[self])
 
     def barrier(self, *_: Any, **__: Any) -> dist.Work:
-        """Wait for all ranks; on the host alone, whatever device the options name."""
+        """Wait for all ranks; only on the host, whatever device the options name."""
         return self._gloo.allreduce([torch.zeros(1)])
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> dist.Work:
-        """Send a copy; gloo keeps it until it has left."""
+        """Send a copy; gloo keeps it until it is sent."""
         return self._gloo.send([_copy(tensor) for tensor in tensors], rank, tag)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> dist.Work:
-        """Receive into a copy, which is brought to the tensor by `wait`."""
+        """Receive into a copy, which `wait` copies to the tensor."""
         copies = [_copy(tensor) for tensor in tensors]
         return _Received(self._gloo.recv(copies, rank, tag), copies, tensors)
 
@@ -96,21 +96,21 @@ for _name in COLLECTIVES:
 
 
 class _Received(dist.Work):
-    """A message that is on its way."""
+    """A message under way."""
 
     def __init__(self, work: dist.Work, copies: list[Tensor], tensors: list[Tensor]) -> None:
         super().__init__()
         self._work, self._copies, self._tensors = work, copies, tensors
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait for the message, and bring it to its tensors."""
+        """Wait for the message, and copy it to its tensors."""
         self._work.wait() if timeout == timedelta(0) else self._work.wait(timeout)
         for tensor, copy in zip(self._tensors, self._copies, strict=True):
             tensor.detach().copy_(copy)
         return True
 
     def is_completed(self) -> bool:
-        """Return whether the message is here."""
+        """Return whether the message has arrived."""
         return self._work.is_completed()
 
 
@@ -123,5 +123,5 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def register() -> None:
-    """Make `staged` a backend for both devices; once a process."""
+    """Register `staged` as a backend for both devices; call it once per process."""
     dist.Backend.register_backend(BACKEND, StagedGroup, devices=["cpu", "cuda"])

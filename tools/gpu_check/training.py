@@ -1,4 +1,4 @@
-"""Short training in this process: made-up sequences, but the trainer's own model and step."""
+"""Short training in this process: synthetic sequences, but the trainer's own model and step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RATE = {"cuda": 3e-4, "cpu": 3e-3}
 """Learning rates at which the loss falls by a tenth in six steps without jumps: above them the
 rounding error of bfloat16 grows from step to step, and no bound would be meaningful."""
 EAGER = {"enabled": False}
-"""The section of a job whose blocks are not compiled, whatever the default is."""
+"""The section of a job with uncompiled blocks, whatever the default is."""
 VOCABULARY = 512
 STEPS = 6
 INPUTS: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ INPUTS: dict[str, dict[str, Any]] = {
     "documents": {"data": {"document_masks": True}},
     "dropout": {"model": {"dropout": 0.1}},
 }
-"""What differs between the inputs of a model, as sections of a job."""
+"""Differences between the inputs of a model, as sections of a job."""
 
 
 def job(size: DeviceKind, **sections: dict[str, Any]) -> JobSpec:
@@ -60,16 +60,16 @@ def job(size: DeviceKind, **sections: dict[str, Any]) -> JobSpec:
 
 
 def compile_section(device: DeviceKind) -> dict[str, Any]:
-    """Return the section by which blocks are compiled.
+    """Return the section that compiles blocks.
 
-    Inductor takes a minute a program on two cores of a CPU; graphs are the same for both backends.
+    Inductor takes a minute per program on two CPU cores; graphs are the same for both backends.
     """
     return {"enabled": True, "backend": "inductor" if device == "cuda" else "aot_eager"}
 
 
 @contextmanager
 def alone(kind: DeviceKind) -> Iterator[torch.device]:
-    """Make a process group of this process alone, as a launch without torchrun has it."""
+    """Make a process group of this process alone, as in a launch without torchrun."""
     prefer_growing_segments(os.environ)
     device = device_of(kind)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
@@ -81,7 +81,7 @@ def alone(kind: DeviceKind) -> Iterator[torch.device]:
 
 
 def device_of(kind: DeviceKind) -> torch.device:
-    """Return the device under test; on CUDA, the only GPU becomes the one of this process."""
+    """Return the device under test; on CUDA, make the only GPU this process' device."""
     if kind == "cpu":
         return torch.device("cpu")
     torch.cuda.set_device(0)
@@ -90,7 +90,7 @@ def device_of(kind: DeviceKind) -> torch.device:
 
 @dataclass(frozen=True)
 class Curve:
-    """What some steps of training gave."""
+    """Results of some training steps."""
 
     losses: list[float]
     """Mean loss of each step, over all tokens of the global batch."""
@@ -99,7 +99,7 @@ class Curve:
 
 
 class Training:
-    """The parts of training on one rank; all ranks of the layout make it together."""
+    """The parts of training on one rank; all ranks of the layout create it together."""
 
     def __init__(self, spec: JobSpec, layout: Layout, device: torch.device) -> None:
         self._spec, self._layout, self._device = spec, layout, device
@@ -112,23 +112,23 @@ class Training:
         )
 
     def step(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Complete a step, and return this rank's share of the loss, and the gradient's norm."""
+        """Complete a step; return this rank's share of the loss, and the gradient's norm."""
         dp = dist.get_rank() // (self._layout.cp * self._layout.tp) % self._layout.dp
         result = self._train(step, batches(self._spec, self._layout, step=step, dp=dp))
         return result.loss, result.grad_norm
 
     def curve(self, steps: int = STEPS) -> Curve:
-        """Train so many steps; nothing is fetched before the last one has ended."""
+        """Train `steps` steps; nothing is fetched before the last one has ended."""
         shares, norms = zip(*(self.step(step) for step in range(1, steps + 1)), strict=True)
         losses = torch.stack(shares).float()
         if dist.get_world_size() > 1:
-            dist.all_reduce(losses)  # tensor-parallel ranks have the same loss, all of it
+            dist.all_reduce(losses)  # each tensor-parallel rank has the whole loss
             losses /= self._layout.tp
         return Curve(losses.tolist(), torch.stack(norms).float().tolist())
 
 
 def batches(spec: JobSpec, layout: Layout, *, step: int, dp: int) -> list[MicroBatch]:
-    """Return the micro-batches of one data-parallel rank; the sequences depend on the step alone.
+    """Return one data-parallel rank's micro-batches; the sequences depend only on the step.
 
     Tokens follow each other in runs, so that there is something to learn.
     """
@@ -137,7 +137,7 @@ def batches(spec: JobSpec, layout: Layout, *, step: int, dp: int) -> list[MicroB
     random = np.random.default_rng([training.seed, step])
     starts = random.integers(0, VOCABULARY, (size, 1))
     windows = (starts + np.arange(length + 1) * random.integers(1, 4, (size, 1))) % VOCABULARY
-    # Documents of uneven lengths, many of which end inside a block of attention.
+    # Documents of uneven lengths, many of which end inside an attention block.
     ends = np.sort(random.integers(1, length, (size, 5)), axis=1)
     segments = (np.arange(length)[None, :, None] >= ends[:, None, :]).sum(-1).astype(np.int32)
     masked = spec.data.document_masks

@@ -1,1 +1,1 @@
-"""Walks through the code, counted: which files and names one thing passes from end to end."""
+"""Walks through the code: the files and names that one thing passes from end to end."""

@@ -1,20 +1,20 @@
 """`python -m tools.walks [WALK]`: print each walk with its files and names, and verify every link.
 
-`walks.toml` lists the hops of a walk in their order: the definition that is passed, and the name
-that the thing has there. A hop changes the form of the thing, keeps it for another reader, or hands
-it on to another file. A constructor, a property and a function that only chooses between two values
-and returns to a hop are none. A file counts once, however often the walk returns to it; each
-spelling of a name counts, so a plural and its singular are two.
+`walks.toml` lists the hops of a walk in order: a definition, and the thing's name there. A hop
+changes the form of the thing, keeps it for another reader, or passes it to another file. A
+constructor, a property and a function that only chooses between two values and returns to a hop are
+not hops. A file counts once, however often the walk returns to it; each spelling of a name counts,
+so a plural and its singular are two.
 
-A link holds where one definition mentions the other one, or where both mention what lies between
-them (`via`): a file, a path of the API, a table, a message, an event, a field of a view.
+A link holds if one definition mentions the other, or if both mention the medium between them
+(`via`): a file, a path of the API, a table, a message, an event, a field of a view.
 
-Every walk omits transport: code that passes each message of its kind to another process without
-reading it, that is an HTTP client, the writer of records as files, the message queue from sender to
-task, and the parser of a command line. An endpoint is a hop: it decides who may send what.
-`walks.toml` names what is omitted above each walk.
+Every walk omits transport: code that passes all messages of a kind to another process without
+reading them. This is an HTTP client, the writer of records as files, the message queue from sender
+to task, and the parser of a command line. An endpoint is a hop: it decides who may send what.
+`walks.toml` lists the omitted code above each walk.
 
-A change of the code that moves the walk makes this program fail, until the list follows.
+A change of the code that moves the walk makes this program fail until the list is updated.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ WALKS = Path(__file__).with_name("walks.toml")
 
 @dataclass(frozen=True)
 class Hop:
-    """One definition on the way."""
+    """One definition on the walk."""
 
     file: str
     symbol: str
     name: str
-    """What the thing is called there."""
+    """The name of the thing there."""
     via: str | None = None
-    """What lies between this definition and the next one; the next one's own name when absent."""
+    """The medium between this definition and the next; the next one's own name when absent."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Walk:
 
     @property
     def files(self) -> list[str]:
-        """Files in the order in which they are first met."""
+        """Files in the order of their first hop."""
         return list(dict.fromkeys(hop.file for hop in self.hops))
 
     @property
     def names(self) -> list[str]:
-        """Names in the order in which they are first met."""
+        """Names in the order of their first hop."""
         return list(dict.fromkeys(hop.name for hop in self.hops))
 
 
@@ -78,7 +78,7 @@ def read_walks(path: Path = WALKS) -> dict[str, Walk]:
 
 
 def _hop(text: str) -> Hop:
-    """Read `file::symbol name [> via]`."""
+    """Parse `file::symbol name [> via]`."""
     place, _, via = text.partition(" > ")
     where, name = place.split(" ")
     file, _, symbol = where.partition("::")
@@ -86,7 +86,7 @@ def _hop(text: str) -> Hop:
 
 
 def broken_links(walk: Walk) -> list[str]:
-    """Return what does not hold: a definition that is gone, a name or a link that is not there."""
+    """Return the faults: missing definitions, missing names and broken links."""
     found = []
     for hop, following in zip(walk.hops, (*walk.hops[1:], None), strict=True):
         words = _words(hop)
@@ -109,7 +109,7 @@ def _words(hop: Hop) -> frozenset[str] | None:
 
 
 def _broken(hop: Hop, following: Hop, words: frozenset[str], there: frozenset[str]) -> str | None:
-    if hop.via is None:  # a value goes down with a call, and comes back up from one
+    if hop.via is None:  # a value passes down as an argument, and up as a result
         if _mentions(words, following.symbol) or _mentions(there, hop.symbol):
             return None
         return f"neither {hop.symbol} nor {following.symbol} mentions the other one"
@@ -124,7 +124,7 @@ def _mentions(words: frozenset[str], symbol: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 where a link is broken or a walk is longer than it may be."""
+    """Return 1 if a link is broken or a walk is too long."""
     walks = read_walks()
     parser = argparse.ArgumentParser(prog="python -m tools.walks", description=__doc__)
     parser.add_argument("walk", nargs="*", choices=[[], *walks], help="all of them when absent")

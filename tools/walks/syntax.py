@@ -1,4 +1,4 @@
-"""What a definition mentions, by the syntax tree of Python or of the TypeScript compiler."""
+"""Reads the words of a definition from the syntax tree of Python or of the TypeScript compiler."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def definitions(file: str) -> dict[str, frozenset[str]]:
     Keys are `function`, `Class` and `Class.method`.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
     """
     path = ROOT / file
     if path.suffix == ".py":

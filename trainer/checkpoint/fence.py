@@ -27,7 +27,7 @@ from trainyard.run.checkpoints.fence_file import (
 def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
     """Raise the job's fence to `attempt` and hold its lock during the block.
 
-    An object store has no lock: there, the fence is raised and read, and may rise during the block.
+    An object store has no lock: there the fence is raised and read, and may rise during the block.
 
     Raises:
         OutrunError: a newer attempt has raised it already.
@@ -50,7 +50,7 @@ def read_fence(job_folder: StoragePath) -> int:
     """Return the highest attempt that raised the fence, or 0.
 
     Raises:
-        CheckpointError: the file is unreadable or its content is no attempt number.
+        CheckpointError: the file is unreadable, or its content is not an attempt number.
     """
     path = job_folder / FENCE
     with storage_errors("read", path), _fence_errors():
@@ -62,7 +62,7 @@ def read_fence(job_folder: StoragePath) -> int:
 
 @contextmanager
 def _fence_errors() -> Iterator[None]:
-    """Convert an error of the library's fence to one of the trainer."""
+    """Convert an error of the library's fence to a trainer's error."""
     try:
         yield
     except FencedOffError as error:
@@ -72,7 +72,7 @@ def _fence_errors() -> Iterator[None]:
 
 
 def _write(path: StoragePath, attempt: int) -> None:
-    # Without a lock an attempt could overwrite a higher number: in an object store each attempt
+    # Without a lock, an attempt could overwrite a higher number. In an object store each attempt
     # puts its own object, and the highest counts.
     of_attempt = path / str(attempt) if isinstance(path, ObjectPath) else path
     write_durably(of_attempt, f"{attempt}\n".encode())

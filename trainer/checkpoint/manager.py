@@ -1,6 +1,6 @@
-"""Saves of one attempt: begun between steps, staged, committed, tried again.
+"""Saves of one attempt: started between steps, staged, committed, retried.
 
-All ranks call every method of the manager at the same place of the same step. What fails on one
+All ranks call every method of the manager at the same place of the same step. An error on one
 rank is raised on every rank, as the same typed error.
 """
 
@@ -43,11 +43,11 @@ logger = logging.getLogger("trainer")
 
 
 class SaveObserver:
-    """Notified of each save by its manager; a base class whose methods do nothing."""
+    """Notified of each save by its manager; a base class with methods that do nothing."""
 
     @property
     def step(self) -> int:
-        """Completed steps of training by now."""
+        """Completed steps of training so far."""
         return 0
 
     def waiting(self) -> AbstractContextManager[None]:
@@ -55,33 +55,33 @@ class SaveObserver:
         return nullcontext()
 
     def begun(self) -> None:
-        """A save begins."""
+        """A save starts."""
 
     def committed(self, manifest: Manifest) -> None:
-        """A checkpoint exists; called at once, in the thread that saves.
+        """A checkpoint exists; called immediately, in the thread that saves.
 
-        Not when the loop settles it: a run that dies in between has reported its checkpoint.
+        Not when the loop settles it: so a run that dies in between has reported its checkpoint.
         """
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
         """All ranks have the commit of a save; called between two steps."""
 
     def failed(self, failure: SaveFailed) -> None:
-        """A save has failed and is tried again; called on rank 0 alone."""
+        """A save failed and will be retried; called only on rank 0."""
 
 
 class CheckpointManager:
-    """Saves the checkpoints of an attempt; `reader.load` loads the one from which it resumes.
+    """Saves the checkpoints of an attempt; `reader.load` loads the one for a resume.
 
     With `async_mode` a save runs during the next steps, one at a time. Rank 0 detects its end; all
     ranks then settle it at the same step. The preflight runs during the first step in every mode,
-    and is settled before that step's update. A temporary failure is no error before
-    `checkpoint.give_up_after_seconds` have passed: training continues, and rank 0 decides when the
+    and is settled before that step's update. A temporary failure becomes an error only after
+    `checkpoint.give_up_after_seconds`: until then training continues, and rank 0 decides when the
     next try is due.
     """
 
     def __init__(self, run: TrainerRun, ranks: Ranks, *, code_digest: str | None = None) -> None:
-        """Write nothing yet.
+        """Describe the saves; nothing is written.
 
         Args:
             run: the attempt that owns the checkpoints.
@@ -103,7 +103,7 @@ class CheckpointManager:
         self._stall_seconds = 0.0
         self._durations: deque[float] = deque(maxlen=3)
         self.failed_kind: str | None = None
-        """Why the save was due that failed and is to be tried again; None while saves succeed."""
+        """Kind of the failed save that will be retried; None while saves succeed."""
         self._staging = staging_of(explicit(run.spec.checkpoint.async_mode), ranks.device)
         # A separate group: collectives of one group pair up in the order of their calls, and a
         # background save would pair with those of the training thread.
@@ -116,17 +116,17 @@ class CheckpointManager:
 
     @property
     def plan_seconds(self) -> float:
-        """Time that the last save took to plan, on this rank."""
+        """Planning time of the last save, on this rank."""
         return self._writer.plan_seconds
 
     @property
     def expected_seconds(self) -> float | None:
-        """Time that a save is expected to take: the longest of the last three; None before one."""
+        """Expected time of a save: the longest of the last three; None before the first."""
         return max(self._durations, default=None)
 
     @property
     def under_way(self) -> bool:
-        """Whether a save is not settled yet; alike on all ranks, between two steps."""
+        """Whether a save is not settled yet; equal on all ranks between two steps."""
         return self._pending is not None
 
     @property
@@ -136,41 +136,41 @@ class CheckpointManager:
 
     @property
     def retry_due(self) -> bool:
-        """Whether a save that failed is to be tried again, by the clock of this rank."""
+        """Whether the retry of a failed save is due, by the clock of this rank."""
         return self._pending is None and self._retry.due
 
     def raise_fence(self) -> None:
-        """Forbid all older attempts of the job to commit, and remove what they left half-written.
+        """Forbid commits by older attempts of the job, and remove their unfinished checkpoints.
 
-        It comes before loading: an older attempt that still runs commits nothing after the
-        checkpoint that this one resumes from.
+        It precedes loading: an older attempt that still runs commits nothing after the checkpoint
+        from which this one resumes.
 
         Raises:
             OutrunError: a newer attempt has raised the fence already.
             CheckpointError: the storage refuses to be read or written, or another launch of this
-                attempt has saved checkpoints already.
+                attempt has already saved checkpoints.
         """
         on_rank_0(self._group, self._raise_fence)
 
     def starts_at(self, state: TrainState, observer: SaveObserver) -> None:
-        """Set the counters with which the attempt begins, before its first save."""
+        """Set the initial counters of the attempt, before its first save."""
         self._writer.start = state
-        self._saved_step = state.step  # that of the loaded checkpoint, or 0
+        self._saved_step = state.step  # step of the loaded checkpoint, or 0
         self._observer = observer
 
     def has_saved(self, state: TrainState) -> bool:
-        """Return whether the last save that was settled is of this step."""
+        """Return whether the last settled save is of this step."""
         return self._saved is not None and self._saved.train_state.step == state.step
 
     def save(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> Manifest:
-        """Save this step, unless the last save did, wait until it is committed, and return it.
+        """Save this step unless it is saved, wait for the commit, and return the manifest.
 
-        Arguments are those of `begin`.
+        The arguments are those of `begin`.
 
         Raises:
-            RunError: it has failed for good.
+            RunError: the save has failed for good.
         """
         self.settle()
         if self._saved is not None and self.has_saved(state):
@@ -187,19 +187,19 @@ class CheckpointManager:
     def begin(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> PendingSave:
-        """Begin to save this step; a preflight, and any with `async_mode`, outlives the call.
+        """Start saving this step; a preflight, and any save with `async_mode`, outlives the call.
 
-        The tensors must not change before `wait_until_writable` has returned. One save is under way
-        at a time: this one waits for the previous one. If that one fails for a temporary reason,
-        none begins and the failed one is returned; its next try comes later. If this attempt has
-        committed this step before, nothing is written. A failed save leaves no checkpoint and
-        frees its space.
+        The tensors must not change before `wait_until_writable` has returned. Only one save runs at
+        a time: this one waits for the previous one. If that fails for a temporary reason, no save
+        starts and the failed one is returned; its retry comes later. If this attempt has already
+        committed this step, nothing is written. A failed save leaves no checkpoint and frees its
+        space.
 
         Args:
             model: its weights are read and not changed, like the optimizer's tensors.
             optimizer: must have its state (`materialize_state`).
             state: counters of this step.
-            kind: why it is saved: `preflight`, `interval`, `request`, `stop` or `final`.
+            kind: reason of the save: `preflight`, `interval`, `request`, `stop` or `final`.
 
         Raises:
             RunError: the previous save has failed for good.
@@ -211,7 +211,7 @@ class CheckpointManager:
         with self._waiting():
             self._observer.begun()
             pending = self._pending = self._begin(model, optimizer, state, kind)
-        # Not `pending.done()`: a background save may have ended on some ranks only, and all ranks
+        # Not `pending.done()`: a background save may have ended on only some ranks, and all ranks
         # must settle at the same step.
         if not self._in_background(kind):
             self.settle()
@@ -220,8 +220,8 @@ class CheckpointManager:
     def wait_until_writable(self) -> None:
         """Wait until the tensors may change; called right before the optimizer's update.
 
-        They may once a save has staged them. A preflight must be committed: no weight is updated
-        before the storage has taken a checkpoint.
+        They may change once a save has staged them. A preflight must be committed: no weight is
+        updated before the storage has accepted a checkpoint.
 
         Raises:
             RunError: the preflight has failed.
@@ -235,10 +235,10 @@ class CheckpointManager:
                 self._pending.staged.wait()
 
     def settle(self) -> None:
-        """Wait for the save that is under way, if one is.
+        """Wait for the save under way, if any.
 
         Raises:
-            RunError: it has failed for good.
+            RunError: the save has failed for good.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -261,9 +261,9 @@ class CheckpointManager:
 
     @contextmanager
     def drained(self) -> Iterator[None]:
-        """Let the save under way end before an error of the block ends the run.
+        """Let the save under way finish before an error of the block ends the run.
 
-        A loss that is no number loses no checkpoint that was nearly written.
+        So a non-finite loss does not lose an almost finished checkpoint.
         """
         try:
             yield
@@ -297,13 +297,13 @@ class CheckpointManager:
     ) -> PendingSave:
         started = time.monotonic()
         if self._staging is None and self._device.type != "cpu":
-            # Otherwise the save's time would contain the part of the step still on the device.
+            # Otherwise the save's time would include the part of the step still on the device.
             torch.accelerator.synchronize(self._device)
             started = time.monotonic()
         tensors = self._tensors(model, optimizer)
         dtype = next(model.parameters()).dtype
         in_background = self._in_background(kind)
-        # The next forward pass only reads weights, but it may change buffers, as a batch norm does.
+        # The next forward pass does not change weights, but it may change buffers (batch norm).
         buffers = self._tensors.copied_buffers() if in_background else None
         save = PendingSave(state, kind=kind, staging=self._staging, buffers=buffers)
 
@@ -325,22 +325,22 @@ class CheckpointManager:
             self._staging.mark()
         if in_background:
             # `threading.Thread.start` waits until the thread runs, which then keeps the interpreter
-            # for its switch interval, 5 ms. Like a daemon, it does not keep a process that fails
-            # waiting for ranks that may have ended.
+            # for its switch interval, 5 ms. Like a daemon, this thread does not delay the exit of a
+            # failed process by waiting for ranks that may have ended.
             start_new_thread(write, ())
         else:
             write()
         return save
 
     def _in_background(self, kind: str) -> bool:
-        """Return whether a save runs in a thread; a preflight needs no copies for that."""
+        """Return whether a save runs in a thread; a preflight does so without copies."""
         return self._staging is not None or kind == PREFLIGHT
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:
-        """Record on all ranks a failed save that is tried again.
+        """Record a failed save that will be retried, on all ranks.
 
         Raises:
-            CheckpointError: the reason is permanent, or the time for tries is over.
+            CheckpointError: the reason is permanent, or the time for retries is over.
         """
         if not error.transient or save.kind == PREFLIGHT:
             raise error
@@ -359,7 +359,7 @@ class CheckpointManager:
             self._observer.failed(self._retry.describe(save, error, saved_step=saved, step=now))
 
     def _wait_for_retry(self) -> None:
-        """Wait on all ranks until the next try is due; a cancel ends the processes meanwhile."""
+        """Wait on all ranks until the retry is due; a cancel ends the processes meanwhile."""
         due = False
         while not due:
             with self._observer.waiting():
@@ -367,7 +367,7 @@ class CheckpointManager:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Add the time of the block to the time for which training waited for saves."""
+        """Add the block's time to the time for which training waited for saves."""
         started = time.perf_counter()
         with self._observer.waiting():
             yield

@@ -32,7 +32,7 @@ from trainyard.run.checkpoints.program_manifest import (
 
 
 class FilePart(NamedTuple):
-    """A process's part of what several of them check together: every `of`-th, from `number` on."""
+    """A process's part of a common check: every `of`-th file, from `number` on."""
 
     number: int
     of: int
@@ -54,7 +54,7 @@ def stored_manifests(
 ) -> list[Manifest | ProgramManifest]:
     """Return the manifests of a job's committed checkpoints, or of one attempt's, in order.
 
-    A folder that is half-written, does not match its marker or belongs at another path is left out.
+    A folder that is incomplete, does not match its marker or belongs at another path is omitted.
     """
     found = []
     for folder in checkpoint_folders(root, job_id):
@@ -90,7 +90,7 @@ def _of_trainer(manifest: Manifest | ProgramManifest, folder: StoragePath) -> Ma
 
 
 def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
-    """Return the manifest of a committed checkpoint, whoever saved it.
+    """Return the manifest of a committed checkpoint of the trainer or of a program.
 
     Raises:
         CheckpointError: the checkpoint is not committed, or its manifest is damaged.
@@ -133,11 +133,11 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
 def read_checked(
     folder: StoragePath, resume: ResumePoint, *, root: StoragePath, part: FilePart
 ) -> Manifest:
-    """Return the manifest of the trainer's checkpoint that `resume` names, checked as by
+    """Return the manifest of the trainer's checkpoint `resume`, checked as in
     `read_checked_stored`.
 
     Raises:
-        CheckpointError: as there, or a program saved it.
+        CheckpointError: as in `read_checked_stored`, or a program saved it.
     """
     return _of_trainer(read_checked_stored(folder, resume, root=root, part=part), folder)
 
@@ -145,15 +145,15 @@ def read_checked(
 def read_checked_stored(
     folder: StoragePath, resume: ResumePoint, *, root: StoragePath, part: FilePart = WHOLE
 ) -> Manifest | ProgramManifest:
-    """Return the manifest of the checkpoint that `resume` names, and check all but file contents.
+    """Return the manifest of the checkpoint `resume`, with everything checked except contents.
 
-    Of the files that it lists, this process checks a part.
+    This process checks `part` of the listed files.
 
     Raises:
-        CheckpointError: it is not committed, another one or damaged, its counters disagree, or a
-            file is a symbolic link out of the root.
+        CheckpointError: it is not committed, damaged or a different one, its counters disagree, or
+            a file is a symbolic link out of the root.
     """
-    # The links first: a marker or manifest outside the root is not even opened.
+    # The links first, so that a marker or manifest outside the root is not even opened.
     check_links(folder, (MANIFEST, COMMITTED), root)
     manifest = read_stored(folder)
     _check_identity(manifest, resume, folder)
@@ -177,7 +177,7 @@ def _check_identity(
 
 
 def metadata_digest(manifest: Manifest | ProgramManifest) -> str:
-    """Return the digest that identifies the content, as a resume point carries it.
+    """Return the digest that identifies the content, as in a resume point.
 
     Raises:
         CheckpointError: the manifest names no metadata.
@@ -189,10 +189,10 @@ def metadata_digest(manifest: Manifest | ProgramManifest) -> str:
 
 
 def check_counters(manifest: Manifest | ProgramManifest, folder: StoragePath) -> None:
-    """Reject counters that no training run produces.
+    """Reject counters that no training run can produce.
 
     Raises:
-        CheckpointError: steps, tokens and position in the data disagree.
+        CheckpointError: steps, tokens and data position disagree.
     """
     if found := manifest.disagreement:
         raise CheckpointError(
@@ -203,15 +203,15 @@ def check_counters(manifest: Manifest | ProgramManifest, folder: StoragePath) ->
 
 
 def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) -> None:
-    """Reject files of a checkpoint that are symbolic links out of the storage root.
+    """Reject checkpoint files that are symbolic links out of the storage root.
 
     Raises:
-        CheckpointError: one is.
+        CheckpointError: a file is such a link.
     """
     for path in (folder / name for name in names):
         with storage_errors("read", path):
             if isinstance(path, Path) and path.is_symlink():
-                path.stat()  # an OSError for a loop of links, which `resolve` reports in other ways
+                path.stat()  # raises OSError for a loop of links; `resolve` reports it differently
         if not is_beneath(path, root):
             raise CheckpointError(
                 f"{path} leads through a symbolic link to a place outside the storage root {root}",
@@ -221,7 +221,7 @@ def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) ->
 
 
 def check_sizes(folder: StoragePath, files: Iterable[ManifestFile | SavedFile]) -> None:
-    """Compare the size of each file with the manifest's, which costs no reading.
+    """Compare the size of each file with the manifest's, without reading the file.
 
     Raises:
         CheckpointError: a file is missing, truncated or too long.
@@ -252,7 +252,7 @@ def check_contents(folder: StoragePath, files: Iterable[ManifestFile | SavedFile
 
 
 def check_content(path: StoragePath, expected: str, *, algorithm: str = XXH3_128) -> None:
-    """Compare the checksum of a file with the one expected, reading it whole.
+    """Compare the checksum of a file with the expected one, reading it whole.
 
     Raises:
         CheckpointError: a byte differs.
@@ -273,7 +273,7 @@ def checkpoint_folders(root: StoragePath, job_id: str) -> list[StoragePath]:
     if isinstance(job, Path):
         return list(job.glob("a*/step-*"))
     with storage_errors("list", job):
-        # A save that died in its first upload has left no object, only the upload.
+        # A save that died in its first upload left no object, only the upload.
         begun = (path for path, _ in job.uploads())
         folders = {path.parent for path in chain(job.beneath(), begun)}
     return [f for f in sorted(folders) if f.parent.parent == job and f.name.startswith("step-")]

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Point(StrEnum):
-    """Where a save is on one rank; docs/checkpoint-saves.md lists what a death there leaves.
+    """A point of a save on one rank; docs/checkpoint-saves.md lists the state after a death there.
 
     The fault tests kill a rank at each point: a new step of a save gets a point and a test.
     """
@@ -31,9 +31,9 @@ class Point(StrEnum):
     FOLDER_MADE = "folder made"
     """The checkpoint's folder exists and is empty. Rank 0."""
     PLANNED = "planned"
-    """This rank has the plan of what it writes and sends. Every rank."""
+    """This rank has its plan of writes and sends. Every rank."""
     STAGED = "staged"
-    """The bytes that it writes and sends no longer change. Every rank."""
+    """The bytes to write and send no longer change. Every rank."""
     FILE_MADE = "file made"
     """A data file or an index exists and is empty."""
     PIECE_WRITTEN = "piece written"
@@ -41,13 +41,13 @@ class Point(StrEnum):
     FILE_SYNCED = "file synced"
     """That file is whole and durable."""
     PART_WRITTEN = "part written"
-    """This rank has written its file and sent what other ranks write. Every rank."""
+    """This rank has written its file and sent its chunks to other writers. Every rank."""
     PARTS_KNOWN = "parts known"
-    """All ranks have done so, sizes and checksums are known. Every rank."""
+    """All parts are written, sizes and checksums are known. Every rank."""
     REPLACING = "replacing"
     """Fence, manifest or marker is whole and durable under a temporary name. Rank 0."""
     NAMED = "named"
-    """It has its name, which is not durable yet. Rank 0."""
+    """The file has its name, which is not durable yet. Rank 0."""
     COMMITTED = "committed"
     """The marker is durable, the fence's lock is released. Rank 0."""
     REPORTED = "reported"
@@ -55,22 +55,22 @@ class Point(StrEnum):
 
 
 def reached(point: Point, path: StoragePath) -> None:
-    """Log at level DEBUG that this rank reached a point; costs nothing while that level is off.
+    """Log at level DEBUG that this rank reached a point; without that level it costs nothing.
 
     Args:
         point: the point.
-        path: the checkpoint's folder, or the file that the point is about.
+        path: the checkpoint's folder, or the file in question.
     """
     logger.debug("%s: %s", point, path)
 
 
 def create_folder(folder: StoragePath) -> None:
-    """Create the folder of a new checkpoint, exclusively; a leftover without marker is replaced.
+    """Create the folder of a new checkpoint exclusively; a leftover without marker is replaced.
 
-    An object store has no folders: there, the leftover is removed, and each file is exclusive.
+    An object store has no folders: the leftover is removed, and each file is created exclusively.
 
     Raises:
-        CheckpointError: it cannot be created, or another process creates it at the same time.
+        CheckpointError: it cannot be created, or another process is creating it.
     """
     with storage_errors("create", folder):
         if isinstance(folder, ObjectPath):
@@ -81,7 +81,7 @@ def create_folder(folder: StoragePath) -> None:
         missing = [parent for parent in folder.parents if not parent.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
-        # A new name is durable only when its parent is synced, up to the first that existed.
+        # A new name is durable only after its parent is synced, up to the first existing folder.
         for changed in {folder.parent, *(parent.parent for parent in missing)}:
             sync_folder(changed)
     reached(Point.FOLDER_MADE, folder)
@@ -90,8 +90,8 @@ def create_folder(folder: StoragePath) -> None:
 def collect_leftovers(root: StoragePath, job_id: str, *, attempt: int) -> list[StoragePath]:
     """Remove the half-written checkpoints of a job up to an attempt; return the removed folders.
 
-    The caller has raised the fence to that attempt and has not saved yet: no attempt that could
-    still write one of them can commit it.
+    The caller has raised the fence to that attempt and has not saved yet: no attempt that is still
+    writing one of them can commit it.
     """
     with storage_errors("read", root / job_id):
         leftovers = [
@@ -109,7 +109,7 @@ def _is_of(folder: StoragePath, attempt: int) -> bool:
 
 
 def _remove(folder: StoragePath) -> bool:
-    """Remove a folder; return whether it is gone. The next attempt removes what stays."""
+    """Remove a folder; return whether it is gone. The next attempt removes the rest."""
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
@@ -121,8 +121,8 @@ def _remove(folder: StoragePath) -> bool:
 
 
 def discard(folder: StoragePath) -> None:
-    """Remove what a failed save left, the marker first; what cannot be removed stays."""
-    # A marker that stays would make a checkpoint of the remaining files: then nothing is removed.
+    """Remove the files of a failed save, the marker first; errors are ignored."""
+    # A remaining marker would turn the rest into a checkpoint: then nothing else is removed.
     try:
         (folder / COMMITTED).unlink(missing_ok=True)
     except OSError:
@@ -131,7 +131,7 @@ def discard(folder: StoragePath) -> None:
 
 
 def write_durably(path: StoragePath, content: bytes) -> None:
-    """Replace a file atomically, so that it survives a power cut once this returns.
+    """Replace a file atomically; after the return it survives a power cut.
 
     A put into an object store has both properties.
 
@@ -143,9 +143,9 @@ def write_durably(path: StoragePath, content: bytes) -> None:
             path.put(content)
         return
     with storage_errors("write", path):
-        # The content is durable before it gets its name: after a power cut the name would otherwise
-        # lead to an empty file. The sync is here and not in `replacing`, so that the fault tests
-        # can kill a rank between it and the rename.
+        # The content becomes durable before it gets its name: after a power cut the name would
+        # otherwise lead to an empty file. The sync is here, not in `replacing`, so that the fault
+        # tests can kill a rank between it and the rename.
         with replacing(path, mode=0o666, durable=False) as file:
             file.write(content)
             file.flush()

@@ -1,4 +1,4 @@
-"""When a failed save is tried again, by the clock of rank 0."""
+"""When a failed save is retried, by the clock of rank 0."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ BACKOFF = Backoff(first=5.0, longest=300.0, jitter=0.0)
 
 
 class SaveRetry(Retries):
-    """The failures of saves since the last commit; on other ranks than 0 it is not read.
+    """The failures of saves since the last commit; only rank 0 reads it.
 
-    Clocks of machines differ: ranks that each decided for themselves would not meet in a save.
+    Machines' clocks differ: ranks that decided individually would not meet in a save.
     """
 
     def __init__(self, give_up_after_seconds: float, *, clock: Clock = time.monotonic) -> None:
@@ -25,11 +25,11 @@ class SaveRetry(Retries):
 
     @property
     def due(self) -> bool:
-        """Whether the next try is due."""
+        """Whether the retry is due."""
         return self.failing_since is not None and self._now() >= self.next_at
 
     def wait(self, longest: float) -> bool:
-        """Sleep until the next try is due, but not longer than so many seconds; return `due`."""
+        """Sleep until the retry is due, at most `longest` seconds; return `due`."""
         time.sleep(max(0.0, min(longest, self.next_at - self._now())))
         return self.due
 
@@ -42,7 +42,7 @@ class SaveRetry(Retries):
             save: the last failed save.
             error: its error.
             saved_step: step of the last checkpoint.
-            step: step of training by now.
+            step: step of training so far.
         """
 
         def at(instant: float) -> datetime:

@@ -23,14 +23,14 @@ from trainer.parallel.quantize import high_precision
 WEIGHTS = "model."
 OPTIMIZER = "optimizer."
 LARGEST_PIECE = 64 * 2**20
-"""Bytes that one rank sends to another at once, unless a limit of memory is lower."""
+"""Bytes per message from one rank to another, unless a memory limit is lower."""
 
 
 def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights (`model.<name>`), in the model's own memory: reading into them loads it.
+    """Return the weights (`model.<name>`) in the model's own memory: reading into them loads it.
 
-    A tied parameter appears once, under its first name in the order of the module, which
-    `named_parameters` gives too: weight and optimizer state agree.
+    A tied parameter appears once, under its first name in module order, as in `named_parameters`:
+    so weight and optimizer state agree.
     """
     tied = tied_weights(model)
     return {
@@ -41,7 +41,7 @@ def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def tied_weights(model: nn.Module) -> dict[str, str]:
-    """Return the further names of tied parameters, each with the one that a checkpoint has."""
+    """Return the second names of tied parameters, each with its name in a checkpoint."""
     return {f"{WEIGHTS}{name}": f"{WEIGHTS}{first}" for name, first in aliases(model)}
 
 
@@ -49,7 +49,7 @@ def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return weights (`model.<name>`) and optimizer state (`optimizer.<name>.exp_avg`, ...).
 
     The memory is that of model and optimizer: reading into the tensors loads both in place.
-    Hyper-parameters are left out; they belong to the spec. The names equal those of
+    Hyper-parameters are omitted; they belong to the spec. The names equal those of
     `torch.distributed.checkpoint.state_dict`, which takes ten times as long.
 
     The optimizer's state must exist (`materialize_state`).
@@ -71,10 +71,10 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 class TrainTensors:
-    """`train_tensors`, kept while no tensor moves in memory, so that the plan of a save is kept.
+    """`train_tensors`, cached while no tensor moves in memory, so that a save's plan is reused.
 
-    The training thread calls it at each save. Looking for what has moved takes a fraction of the
-    time of listing the tensors by name.
+    The training thread calls it at each save. Checking for moved tensors takes a fraction of the
+    time of listing all tensors by name.
     """
 
     def __init__(self) -> None:
@@ -83,17 +83,17 @@ class TrainTensors:
         self._buffers: list[str] = []
 
     def __call__(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-        """Return the same dictionary as before, unless a tensor has moved to other memory.
+        """Return the same dictionary as before, unless a tensor has moved in memory.
 
         FSDP moves uneven shards at their first forward pass. The dictionary keeps the memory of its
-        tensors: no other tensor gets an address in it.
+        tensors alive: no other tensor gets the same address.
         """
         if self._places is not None and self._places.hold(model, optimizer):
             return self._tensors
         tensors = train_tensors(model, optimizer)
         same_names = [*tensors] == [*self._tensors]
         if same_names and _views(tensors.values()) == _views(self._tensors.values()):
-            self._tensors.update(tensors)  # other objects in the same memory: plans stay
+            self._tensors.update(tensors)  # other objects in the same memory: plans remain valid
         else:
             self._tensors = tensors
             parameters = {f"{WEIGHTS}{name}" for name, _ in model.named_parameters()}
@@ -101,25 +101,25 @@ class TrainTensors:
                 name for name in tensors if name.startswith(WEIGHTS) and name not in parameters
             ]
         places = _Places(model, optimizer)
-        # A hook of a module's state may make tensors of its own, whose values are of one moment.
+        # A hook of a module's state may create tensors that are valid only at one moment.
         self._places = places if places.include(tensors.values()) else None
         return self._tensors
 
     def copied_buffers(self) -> dict[str, Tensor]:
-        """Return copies of this rank's part of the saved buffers, which a forward pass may change.
+        """Return copies of this rank's part of saved buffers, which a forward pass may change.
 
-        The families have no such buffers, a batch norm has.
+        The families have no such buffers, but a batch norm has.
         """
         return {name: local_part(self._tensors[name]).clone() for name in self._buffers}
 
 
 class _Places:
-    """Where the tensors of a model and an optimizer are, and in which memory.
+    """The tensors of a model and an optimizer, and their places in memory.
 
-    The training thread waits for `hold`, and most of its time goes to memory that is in no cache:
-    so it reads the dictionaries that refer to modules and tensors, and few of these themselves.
-    What they referred to is kept alive until the next listing, replaced buffers included: no other
-    object gets its identity.
+    The training thread waits for `hold`, and most of its time goes to memory outside the caches. So
+    it reads the dictionaries of modules and tensors, and few of the objects themselves. Objects in
+    them are kept alive until the next listing, replaced buffers included: no other object gets
+    their identity.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -135,8 +135,8 @@ class _Places:
         ]
         self._objects = self._referred()
         # Weights are listed as copies that `state_dict` makes by `detach`, so their own addresses
-        # count; of the optimizer's tensors, which are listed themselves, a save reads them anew.
-        # Code of a model may replace a buffer by another view of the same memory, such as a longer
+        # count. The optimizer's tensors are listed themselves: a save reads their addresses anew.
+        # A model's code may replace a buffer by another view of the same memory, such as a longer
         # part of it.
         self._parameters = _each(module["_parameters"] for module in self._modules)
         self._buffers = _each(module["_buffers"] for module in self._modules)
@@ -149,7 +149,7 @@ class _Places:
             model is self._model and optimizer is self._optimizer and optimizer.state is self._state
         ):
             return False
-        # `del` of a part of a `ModuleList`, also of an empty one, gives it another dictionary.
+        # `del` of a part of a `ModuleList`, even of an empty one, gives it another dictionary.
         in_use = chain.from_iterable(map(_THREE, self._modules))
         objects = self._referred()
         return (
@@ -161,9 +161,9 @@ class _Places:
         )
 
     def include(self, tensors: Iterable[Tensor]) -> bool:
-        """Return whether each lies in memory of a tensor to which the dictionaries refer.
+        """Return whether each lies in the memory of a tensor in the dictionaries.
 
-        TorchScript's modules have other mappings, of which `hold` would notice nothing.
+        TorchScript's modules have other mappings, in which `hold` would notice no change.
         """
         kept = [t for t in self._objects if isinstance(t, Tensor)]
         return all(isinstance(each, dict) for each in self._dictionaries) and (
@@ -171,7 +171,7 @@ class _Places:
         )
 
     def _referred(self) -> list[object]:
-        # At least the values of each, in a quarter of the time of `values()`.
+        # Includes the values of each, in a quarter of the time of `values()`.
         return gc.get_referents(*self._dictionaries)
 
 
@@ -191,19 +191,19 @@ _View = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
 
 
 def _views(tensors: Iterable[Tensor]) -> list[_View]:
-    """Return address, shape, strides and type of each tensor; a DTensor has the shape of all."""
+    """Return address, shape, strides and type of each tensor; a DTensor's shape is global."""
     return [(_address(t), t.shape, t.stride(), t.dtype) for t in tensors]
 
 
 def _address(tensor: Tensor) -> int:
     local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     if type(local) not in (Tensor, nn.Parameter):
-        local = getattr(local, "_tensor", local)  # as `high_precision`
+        local = getattr(local, "_tensor", local)  # as in `high_precision`
     return local.data_ptr()
 
 
 class TensorFrame(NamedTuple):
-    """`head + numbers + tail` is the file that `torch.save` writes of a tensor."""
+    """`head + numbers + tail` is the file that `torch.save` writes for a tensor."""
 
     head: bytes
     tail: bytes
@@ -211,9 +211,9 @@ class TensorFrame(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def frame_of(dtype: torch.dtype, shape: torch.Size) -> TensorFrame:
-    """Return the frame of a contiguous tensor, the same for all of its type and shape.
+    """Return the frame of a contiguous tensor, equal for all of its type and shape.
 
-    `torch.save` itself writes it, of a tensor whose memory is reserved and never touched.
+    `torch.save` itself writes it, from a tensor with reserved but untouched memory.
     """
     tensor = torch.empty(shape, dtype=dtype)
     recorder = _Recorder(tensor)

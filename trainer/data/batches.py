@@ -16,7 +16,7 @@ from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.data_stream import advanced
 
 NO_LABEL = -100
-"""Label of a token that the loss leaves out; torch's own default."""
+"""Label of a token that the loss ignores; torch's own default."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def micro_batches(
         position: position of the global batch's first sequence in the endless stream.
         partition: split of the global batch.
         dp_rank: data-parallel rank, below `partition.dp`.
-        skipped: half-open windows of positions that the stream leaves out.
+        skipped: half-open windows of positions that the stream omits.
     """
     if not 0 <= dp_rank < partition.dp:
         raise ValueError(f"dp_rank={dp_rank} must be from 0 to {partition.dp - 1}")
@@ -66,7 +66,7 @@ def micro_batches(
 
 def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64], *, idle: int) -> MicroBatch:
     if not positions_B.size:
-        # A real one: of zeros alone, a model that masks padding makes NaN, and 0 x NaN is NaN.
+        # A real sequence: on zeros alone, a model that masks padding makes NaN, and 0 x NaN is NaN.
         one = _micro_batch(dataset, np.array([idle], dtype=np.int64), idle=idle)
         return replace(one, labels=np.full_like(one.labels, NO_LABEL), weight=0)
     windows_BT = dataset.windows(positions_B)
@@ -100,7 +100,7 @@ class BatchReader:
         self._skipped = tuple(skipped)
         self._partition = partition
         self._dp_rank = dp_rank
-        self._position = position  # of the next global batch to be read
+        self._position = position  # of the next global batch to read
         self._ahead: deque[Future[list[MicroBatch]]] = deque()
         self._prefetch = prefetch
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch-reader")

@@ -25,17 +25,17 @@ from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 from trainyard.spec.job import JobSpec
 
 FORMAT_VERSION = 1
-"""Increase it when equal files would give other windows or another order."""
+"""Increase it when the same files would give other windows or another order."""
 
 PROGRESS_SECONDS = 0.5
 
 
 class Dataset:
-    """Windows of a token file, in an order that depends on the seed and the position alone.
+    """Windows of a token file, in an order that depends only on the seed and the position.
 
     The documents are concatenated, each between BOS and EOS of its tokenizer, and cut into windows
-    of `seq_len + 1` tokens. Neighbours share one token, so every token but the first is a target of
-    exactly one window; a shorter rest at the end is not used. Windows cross document boundaries;
+    of `seq_len + 1` tokens. Neighbours share one token, so every token except the first is a target
+    of exactly one window; a shorter rest at the end is unused. Windows cross document boundaries;
     with `document_masks`, `segments` gives the document of each token.
     """
 
@@ -62,7 +62,7 @@ class Dataset:
         self.digest = digest
         """Digest of tokens, order, masks and format: equal on every node."""
         self.same_order = same_order
-        """Digests of datasets with equal sequences in equal order, with masks or without."""
+        """Digests of datasets with the same sequences in the same order, with masks or without."""
         self.validation = validation
         """The held-out windows, in one order for every epoch; None without a held-out split."""
 
@@ -81,7 +81,7 @@ class Dataset:
         """
         segments_BS = np.zeros((positions_B.size, self.seq_len), dtype=np.int32)
         first_B = self.order(positions_B) * self.seq_len
-        # side="right": a document that starts at the window's first token is segment 0 already.
+        # side="right": a document that starts at the window's first token is already segment 0.
         low_B = np.searchsorted(self._starts, first_B, side="right")
         high_B = np.searchsorted(self._starts, first_B + self.seq_len, side="left")
         for row, (first, low, high) in enumerate(zip(first_B, low_B, high_B, strict=True)):
@@ -124,7 +124,7 @@ def open_dataset(
         "part_bytes": reader.PART_BYTES,
         "tokenizer": tokenizer.name,
         "max_tokens": data.max_tokens,
-        # Tokens of before may begin with the byte order mark of a text; other formats had none.
+        # Older tokens may start with the byte order mark of a text; other formats had none.
         **({"marks": "left out"} if data.source == "text" else {}),
     }
     cache = token_cache.open_token_cache(

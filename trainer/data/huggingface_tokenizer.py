@@ -25,11 +25,11 @@ ENDS = ("<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|endoftext|>")
 
 
 RANDOM = ("dropout", "alpha", "nbest_size")
-"""Options of a vocabulary that have each text encoded in another way each time."""
+"""Options of a vocabulary that make the encoding of a text random."""
 
 
 class HuggingFaceTokenizer:
-    """Encodes with a vocabulary from a file, and the same text always alike.
+    """Encodes with a vocabulary from a file; the same text always gives the same tokens.
 
     Text that spells a special token is encoded as plain text: no document can forge a boundary.
     """
@@ -53,7 +53,7 @@ class HuggingFaceTokenizer:
         return partial(type(self), bos=self.bos, eos=self.eos), (self._content,)
 
     def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
-        """Return the tokens `[n]` of each text, which is UTF-8, without special tokens."""
+        """Return the tokens `[n]` of each UTF-8 text, without special tokens."""
         encodings = self._tokenizer.encode_batch_fast(
             [text.decode() for text in texts], add_special_tokens=False
         )
@@ -61,12 +61,12 @@ class HuggingFaceTokenizer:
         return [np.array(encoding.ids, dtype=dtype) for encoding in encodings]
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
-        """Return the text of tokens; special ones are left out."""
+        """Return the text of tokens; special ones are omitted."""
         return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=True)
 
 
 class TokenizerFile:
-    """A `tokenizer.json`, or a folder with one, and the other files of that folder."""
+    """A `tokenizer.json`, or a folder with one, and the other files of the folder."""
 
     def __init__(self, place: str, roots: Mapping[str, str]) -> None:
         self._field = f"data.tokenizer_path={place!r}"

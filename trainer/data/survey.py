@@ -17,15 +17,15 @@ from trainyard.spec.job import JobSpec
 
 
 def check_input(spec: JobSpec, roots: Mapping[str, str]) -> None:
-    """Reject an input that cannot be trained on; reads only the first text of its content.
+    """Reject an input that is unfit for training; reads only the first text of its content.
 
     Args:
         spec: the job's spec.
         roots: absolute path on this node of each named root.
 
     Raises:
-        DataError: the input is outside its root, missing, empty, of another format than the spec
-            names, or, where file sizes give the tokens, too short; or the tokenizer cannot be used.
+        DataError: the input is outside its root, missing, empty, of another format than the spec's,
+            or, if file sizes give the tokens, too short; or the tokenizer cannot be used.
     """
     source, tokenizer = open_source(spec.data, roots), open_tokenizer(spec, roots)
     survey(spec, source, tokenizer)
@@ -46,8 +46,8 @@ def survey(
     modified. Files as small as pointers of Git LFS are read.
 
     Raises:
-        DataError: a file must not be read or is a pointer of Git LFS, there is none, or all are too
-            short together.
+        DataError: a file is forbidden to read or a pointer of Git LFS, there is no file, or all
+            files together are too short.
     """
     identity = xxhash.xxh3_128()
     files = size = 0

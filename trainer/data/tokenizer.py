@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
-        """Return the text of tokens; special ones are left out."""
+        """Return the text of tokens; special ones are omitted."""
         ...
 
 
@@ -70,5 +70,5 @@ class ByteTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
-        """Return the text of tokens; special ones are left out, broken UTF-8 becomes U+FFFD."""
+        """Return the text of tokens; special ones are omitted, broken UTF-8 becomes U+FFFD."""
         return bytes(int(t) for t in tokens if 0 <= t < BOS).decode("utf-8", errors="replace")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trainyard.training.permutation import Permutation
 
 SPLIT = -1
-"""Epoch number, of no real epoch, for the permutation that splits off held-out windows."""
+"""Epoch number, outside the real epochs, of the permutation that splits off held-out windows."""
 
 
 def split_windows(windows: int, fraction: float) -> tuple[int, int]:
@@ -39,8 +39,8 @@ class TrainingOrder:
     """Each epoch contains every training window once, in its own order.
 
     Position p is entry `p % n_sequences` of the permutation of epoch `p // n_sequences`. With
-    held-out windows, that entry is an index into the split's permutation, whose first
-    `n_sequences` entries are the training windows.
+    held-out windows, that entry is an index into the split's permutation; its first `n_sequences`
+    entries are the training windows.
     """
 
     def __init__(self, windows: int, *, seed: int, fraction: float) -> None:

@@ -111,7 +111,7 @@ def config_of(
 def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value in a config of each field of `Architecture`; None if it is absent.
 
-    Optional keys have the defaults of Llama's and Qwen3's own code. Newer configs hold base and
+    Optional keys have the defaults of Llama's and Qwen3's own code. Newer configs store base and
     scaling of the rotary positions together, as `rope_parameters`.
     """
     heads = config.get("num_attention_heads")

@@ -100,13 +100,13 @@ def export(
         to: folder to write.
         dtype: type of the written weights; default: the stored type.
         tokenizer: tokenizer to export with them, if any.
-        shard_bytes: most bytes of tensors in one file; a larger tensor has a file of its own.
-        point: the checkpoint that `checkpoint` must hold; default: any.
+        shard_bytes: limit of tensor bytes in one file; a larger tensor gets its own file.
+        point: the required resume point of `checkpoint`; default: any.
         track: called with the bytes to read and to write; returns the receiver of the progress.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged, another one than `point`, or of no
-            known family; or the folder cannot be written.
+        CheckpointError: the checkpoint is missing, damaged, not the one of `point`, or of no known
+            family; or the folder cannot be written.
         LaunchError: `to` holds something else, or there is no tokenizer.
     """
     manifest = read_manifest(checkpoint)

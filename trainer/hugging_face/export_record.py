@@ -29,7 +29,7 @@ class ExportRecord(RecordModel):
     dtype: str
     """Type of the weights."""
     shard_bytes: int
-    """Most bytes of tensors in one file."""
+    """Limit of tensor bytes in one file."""
     tokenizer: str | None
     """The exported tokenizer: `byte`, a place or a folder; None without one."""
     files: dict[str, int] = Field(default_factory=dict)
@@ -69,7 +69,7 @@ def existing_export(to: Path, requested: ExportRecord) -> ExportRecord | None:
 def export_folder(to: Path, requested: ExportRecord) -> Iterator[Path]:
     """Yield a temporary folder; on success add its record and rename it to `to`.
 
-    Two processes may write the same export at once: the second finds the first one's folder.
+    Two processes may write the same export concurrently: the second finds the first one's folder.
 
     Raises:
         LaunchError: another process has created a different `to` meanwhile.

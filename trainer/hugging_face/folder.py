@@ -25,13 +25,13 @@ LISTED = 5
 """Names that a message lists before it counts the rest."""
 HEAD, EMBEDDINGS = (published_name(f"{name}.weight") for name in ("output", "tok_embeddings"))
 ROWS = 4096
-"""Rows of embeddings that are compared at once."""
+"""Rows of embeddings per comparison."""
 
 
 class WeightsFolder:
     """Published weights in the hub's format.
 
-    A model of several files has an index of the file of each tensor; one of a single file has none.
+    A model of several files has an index that maps tensors to files; one of a single file has none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +66,7 @@ class WeightsFolder:
         config = dict(self._config)
         says_tied = config.get("tie_word_embeddings") and not arch.tied_embeddings
         if says_tied and self._has_own_head():  # last: it reads both tensors
-            config["tie_word_embeddings"] = False  # what the weights are counts
+            config["tie_word_embeddings"] = False  # the weights decide, not the config
         wrong = list(differences(config, family, arch)) or self._wrong_tensors(arch)
         if wrong:
             raise DataError(
@@ -75,12 +75,12 @@ class WeightsFolder:
             )
 
     def check_tied_head(self, arch: Architecture) -> None:
-        """Reject a head that differs from the embeddings, where the model ties both.
+        """Reject a head that differs from the embeddings if the model ties both.
 
-        Reads both tensors, some rows at a time.
+        Reads both tensors, some rows per read.
 
         Raises:
-            DataError: they differ; the weights were trained apart.
+            DataError: they differ: the weights were trained separately.
         """
         if arch.tied_embeddings and self._has_own_head():
             raise DataError(

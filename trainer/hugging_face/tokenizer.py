@@ -1,4 +1,4 @@
-"""The tokenizer files of an export: generated for the byte tokenizer, else copied."""
+"""The tokenizer files of an export: generated for the byte tokenizer, otherwise copied."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tokenizer_of(given: str) -> TokenizerSource:
 class ByteFiles:
     """The byte tokenizer in the format of the library `tokenizers`.
 
-    Each byte is the token of its value. A text begins with BOS, like every document in training,
+    Each byte is the token of its value. A text starts with BOS, like every document in training,
     and text that spells a special token is encoded as bytes.
     """
 
@@ -53,7 +53,7 @@ class ByteFiles:
 
         Args:
             folder: folder of the export.
-            rows: size of the model's vocabulary; tokens that the tokenizer lacks are suppressed in
+            rows: size of the model's vocabulary; tokens beyond the tokenizer's are suppressed in
                 text generation.
         """
         tokenizer = Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=[]))
@@ -128,7 +128,7 @@ class PlaceFiles:
 
 
 TokenizerSource = ByteFiles | FolderFiles | PlaceFiles
-"""The tokenizer of an export: its `name`, and `write`, which puts its files into a folder."""
+"""The tokenizer of an export: its `name`, and `write`, which writes its files into a folder."""
 
 
 def write_json(path: Path, content: object) -> None:
@@ -149,7 +149,7 @@ def _write_config(folder: Path, *, bos: str | None, eos: str | None, **settings:
 
 
 def _write_generation(folder: Path, ids: SpecialIds, *, unknown: Sequence[int]) -> None:
-    """Write the special tokens, and suppress `unknown` ones, which the tokenizer lacks."""
+    """Write the special tokens, and suppress `unknown` tokens, which the tokenizer lacks."""
     named = {"bos_token_id": ids.bos, "eos_token_id": ids.eos, "pad_token_id": ids.pad}
     settings: dict[str, Any] = {key: token for key, token in named.items() if token is not None}
     if unknown:

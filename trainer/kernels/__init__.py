@@ -1,1 +1,1 @@
-"""Kernels of a GPU, in Triton, each with a plain version elsewhere; and the products of a CPU."""
+"""Triton kernels for a GPU, each with a plain version for CPUs; and a CPU's matrix products."""

@@ -1,8 +1,8 @@
-"""Products of float32 matrices on a CPU by oneDNN, where MKL leaves AVX-512 unused.
+"""Products of float32 matrices on a CPU with oneDNN, where MKL does not use AVX-512.
 
-MKL multiplies by AVX2 on processors of AMD: 105 GFLOP/s on a core of Zen 5 that oneDNN brings to
-250, and 97 on one of Zen 4, brought to 108. Attention to short sequences keeps MKL: a call of
-oneDNN costs more than such small products take.
+MKL uses AVX2 on AMD processors: 105 GFLOP/s on a core of Zen 5 where oneDNN reaches 250, and 97 on
+one of Zen 4 where oneDNN reaches 108. Attention to short sequences keeps MKL: for such small
+products a call of oneDNN costs more than it saves.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ ONEDNN_FROM = 2**15
 ONEDNN, MKL = "medium", "highest"
 """Settings of torch that select a library for float32."""
 PROBED = 128
-"""Rows and columns of the product that is checked; torch leaves products below 16 to MKL."""
+"""Rows and columns of the test product; torch leaves products below 16 to MKL."""
 UNIT_ROUNDOFF = 2.0**-24
-"""Of float32; that of bfloat16 is 2^-9."""
+"""Unit roundoff of float32; that of bfloat16 is 2^-9."""
 
 
 @contextmanager
 def fast_products(device: torch.device) -> Iterator[None]:
-    """Multiply float32 matrices by oneDNN in this block, if it is the faster library here.
+    """Multiply float32 matrices with oneDNN in this block, if it is the faster library here.
 
-    Results differ from those of MKL in the order of sums alone. torch selects oneDNN for float32 by
-    the setting that permits products in bfloat16, which oneDNN uses only on processors with AMX:
-    these are left out, and a product is checked. A job that sets MKL_CBWR keeps MKL.
+    Results differ from MKL's only in the order of sums. torch selects oneDNN for float32 by the
+    setting that permits bfloat16 products. oneDNN uses those only on processors with AMX: they are
+    excluded, and a product is verified. A job that sets MKL_CBWR keeps MKL.
     """
     former = torch.get_float32_matmul_precision()
     if (
@@ -47,7 +47,7 @@ def fast_products(device: torch.device) -> Iterator[None]:
     ):
         yield
         return
-    # Not by `torch.backends.mkldnn.matmul`: torch then refuses to return the precision in use,
+    # Not by `torch.backends.mkldnn.matmul`: torch then refuses to return the current precision,
     # which the compiler reads. No product of this process runs on a GPU.
     torch.set_float32_matmul_precision(ONEDNN)
     try:
@@ -63,12 +63,12 @@ def fast_products(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def short_attention_by_mkl() -> Iterator[None]:
-    """Run torch's attention to short sequences by MKL in this block, by oneDNN all other."""
+    """Use MKL for torch's attention to short sequences in this block, oneDNN for all other."""
     library = torch.library.Library("aten", "IMPL", "CPU")
     try:
         for name in (ATTENTION, f"{ATTENTION}_backward"):
             kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
-            with warnings.catch_warnings():  # that a kernel is replaced, once for a process
+            with warnings.catch_warnings():  # torch warns once per process of a replaced kernel
                 warnings.simplefilter("ignore")
                 attend = partial(_attend, kernel)
                 library.impl(name, attend, with_keyset=True, allow_override=True)
@@ -81,8 +81,8 @@ def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options:
     """Run a kernel of attention, forward or backward; its first input has the queries' shape."""
     selected = torch.get_float32_matmul_precision()
     is_long = first_BHSW.shape[-2] * first_BHSW.shape[-1] >= ONEDNN_FROM
-    # MKL may be the selection of another thread that is in here: to restore it after that thread
-    # has restored oneDNN would keep MKL for all later products.
+    # Another thread in this function may have selected MKL: restoring it after that thread has
+    # restored oneDNN would keep MKL for all later products.
     if is_long or selected == MKL:
         return kernel.call_boxed(keys, first_BHSW, *others, **options)
     torch.set_float32_matmul_precision(MKL)

@@ -1,8 +1,8 @@
-"""The loss of a chunk of logits on a GPU, and its gradient in their place, by two Triton kernels.
+"""The loss of a chunk of logits on a GPU, and its gradient in their memory: two Triton kernels.
 
-A program reads the logits of a token once for the log-sum-exp, and once more for the gradient, in
-float32; nothing of their size is written but the gradient. `trainer.models.head` has the plain
-version, whose results differ in the order of sums alone.
+A program reads a token's logits once for the log-sum-exp, and again for the gradient, in float32;
+the gradient is its only output of that size. `trainer.models.head` has the plain version; its
+results differ only in the order of sums.
 
 Shapes: C tokens, R rows of the vocabulary on this rank.
 """
@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 4096
-"""Logits of a token that a program holds at once."""
+"""Logits of a token that a program holds together."""
 WARPS = 8
 
 
@@ -24,8 +24,8 @@ def sums_and_label_logits(
 ) -> tuple[Tensor, Tensor]:
     """Return the log-sum-exp of each token's logits, and the logit of its label, float32 [C].
 
-    The logit is minus infinity for a label that lies in no row, so the loss is infinite where it
-    lies in none of any rank.
+    The logit is minus infinity for a label outside the rows. So the loss is infinite for a label
+    outside every rank's rows.
 
     Args:
         logits_CR: logits; a row is contiguous.
@@ -57,10 +57,10 @@ def replace_by_gradient(
 
     Args:
         logits_CR: logits, and afterwards their gradient; a row is contiguous.
-        labels_C: token ids, int64. The gradient of a token whose label is `no_label` is 0.
+        labels_C: token ids, int64. A token with the label `no_label` has the gradient 0.
         log_sums_C: log-sum-exp of each token's logits over the *whole* vocabulary, float32.
         first_row: token id of the first row.
-        no_label: label of the tokens that do not count.
+        no_label: label of tokens that the loss ignores.
     """
     assert logits_CR.stride(1) == 1, "the kernel writes a row as it lies in memory"
     tokens, rows = logits_CR.shape
@@ -92,14 +92,14 @@ def _sums(  # type: ignore[no-untyped-def]
     token = tl.program_id(0).to(tl.int64)
     row = logits + token * stride
     columns = tl.arange(0, BLOCK)
-    # Each of the BLOCK lanes has a maximum and a sum of its own: one reduction at the end.
+    # Each of the BLOCK lanes has its own maximum and sum: one reduction at the end.
     most = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, ROWS, BLOCK):
         inside = start + columns < ROWS
         x = tl.load(row + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(most, x)
-        # A lane without a finite logit yet has nothing to scale: -inf minus -inf is no number.
+        # A lane without a finite logit so far has nothing to scale: -inf minus -inf is NaN.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * tl.exp(most - base) + tl.exp(x - base)
         most = higher

@@ -1,1 +1,1 @@
-"""One attempt: its ordered recipe, the steps, and what happens between them."""
+"""One attempt: its recipe in order, the steps, and the work between them."""

@@ -42,7 +42,7 @@ class Assembly:
     forward_backward: ForwardBackward
     """Computes the gradients of these parameters."""
     stages: ProcessGroup | None
-    """The ranks of the pipeline, which hold the other stages; None without one."""
+    """The ranks of the pipeline, which hold the other stages; None without a pipeline."""
     mesh: DeviceMesh
     """All ranks, by axis."""
 
@@ -62,12 +62,12 @@ def assemble(
     Args:
         spec: the effective spec.
         layout: layout of the ranks.
-        device: where this rank computes.
+        device: device on which this rank computes.
         roots: path of each named root, for the code of an own model.
-        draws: whether weights are drawn; without, they are undefined until all are loaded.
+        draws: whether to draw weights; otherwise they are undefined until all are loaded.
     """
     spec = spec.on_layout(layout)
-    run_near(device)  # not before: the node's tokens are cached by all its CPUs
+    run_near(device)  # not earlier: all CPUs build the node's token cache
     # On the meta device up to `allocate`: no rank ever holds the whole model.
     model = build_model(spec, roots)
     refuse_uneven_layers(model, spec)
@@ -105,7 +105,7 @@ def loads_all_weights(run: TrainerRun) -> bool:
     """Return whether an attempt loads each weight before its first step.
 
     A checkpoint is compared with the model before it is read, name by name and shape by shape, and
-    published weights are looked up by the names of the model: neither leaves a weight out.
+    published weights are looked up by the model's names: neither omits a weight.
     """
     resume = run.attempt.resume
     if resume is None:
@@ -155,13 +155,13 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 def compute_deterministically() -> None:
     """Select deterministic algorithms in this process; call it before the first product on a GPU.
 
-    From then on an operation without a deterministic kernel raises RuntimeError.
+    Afterwards an operation without a deterministic kernel raises RuntimeError.
     """
     # With a shared workspace for several streams, cuBLAS may split a sum differently in each run.
     os.environ.setdefault(WORKSPACE, ":4096:8")
     # Covers attention: flash and memory-efficient backward sum in a fixed order; cuDNN is skipped.
     torch.use_deterministic_algorithms(True)
-    # The mode also fills new tensors with NaN, a pass over memory that only finds bugs.
+    # The mode also fills new tensors with NaN: a pass over memory that only helps to find bugs.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False

@@ -23,12 +23,12 @@ def clip_grad_norm(
     """Limit the global L2 norm of the next update's gradients to `max_norm`; return the norm.
 
     A collective. The returned norm is that before clipping, a float32 scalar on the parameters'
-    device, equal on every rank; the host does not wait for it. With an infinite `max_norm`
+    device, equal on every rank; the host does not wait for it. With an infinite `max_norm` the
     gradients do not change. `stages` is the group of pipeline ranks, which hold the other
     parameters.
 
-    The update divides the gradients while it reads them: a pass of its own over bfloat16 gradients
-    by a float32 factor took a tenth of the step of Llama 8B on an H200.
+    The update divides the gradients while it reads them: a separate pass over bfloat16 gradients
+    with a float32 factor took a tenth of the step of Llama 8B on an H200.
 
     torch's own function runs one all-reduce per parameter and rejects parameters of different
     meshes; this one runs one per kind of sharding.

@@ -1,8 +1,8 @@
 """Compiled kernels that jobs of a node share: taken before the first step, archived after it.
 
-torch loads what lies in its caches as code. An attempt therefore compiles in a folder of its own,
-in its run directory. Only a job that brings no code gets an archive of the node, which the worker
-alone writes: it copies what this module leaves in the run directory.
+torch loads files in its caches as code. An attempt therefore compiles in its own folder, in its run
+directory. Only a job that brings no code gets an archive of the node. Only the worker writes it: it
+copies this module's archive from the run directory.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterat
     """Give the block, the first step of this process, the kernels of earlier attempts on this node.
 
     A collective. Each rank waits for the kernels of its node, and afterwards for the compilers of
-    all ranks. A cache that is damaged, or that the disk does not take, only costs the time of
-    compilation.
+    all ranks. A damaged cache or a full disk only costs the time of compilation.
     """
     cache = None
     if run.attempt.kernel_cache is not None and _compiles(run, ranks):
@@ -66,7 +65,7 @@ class KernelCache:
     """The compile caches of one attempt on one node."""
 
     def __init__(self, run: TrainerRun, stored: Path) -> None:
-        """Read and write nothing yet.
+        """Describe the caches; nothing is read or written.
 
         Args:
             run: the attempt; its launcher has directed the caches of inductor and Triton to
@@ -95,7 +94,7 @@ class KernelCache:
         self._fetched = frozenset(file.filename for file in files)
 
     def archive(self) -> None:
-        """Leave the compiled kernels for the worker; an empty file if it has all of them."""
+        """Write the compiled kernels for the worker; an empty file if its archive has all."""
         files = sorted(_files(self._kernels))
         if not files:
             return
@@ -114,7 +113,7 @@ class KernelCache:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Return the finished files of a cache, relative to it; locks and drafts are left out."""
+    """Yield the finished files of a cache, as relative paths; locks and drafts are omitted."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "locks" and not _is_draft(name)]
         for name in names:

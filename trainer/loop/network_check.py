@@ -16,18 +16,18 @@ from trainer.run import TrainerRun
 logger = logging.getLogger("trainer")
 
 CHECK_SECONDS = 60.0
-"""Time of each all-reduce, once all ranks have arrived."""
+"""Time limit of each all-reduce, once all ranks have arrived."""
 FIRST_SECONDS = 5.0
-"""Time by which rank 0 fails before the others, whose failures may follow from its end."""
+"""Lead of rank 0's failure over the others', which may follow from its exit."""
 CHECKED_BYTES = 16 * 2**20
 """Bytes of each rank: a quarter of a second at 1 Gbit/s."""
 POLL_SECONDS = 0.0001
 ARRIVAL_POLL_SECONDS = 0.05
 ARRIVED = "network_check/{}"
-"""Key of a rank in the store. torch's monitored barrier, which names ranks too, is not bounded by
-its timeout while gloo connects lazily."""
+"""Key of a rank in the store. torch's monitored barrier names ranks too, but its timeout does not
+hold while gloo connects lazily."""
 ALL_ARRIVED = "network_check/all"
-"""Key that rank 0 sets: the others look for one key, not for one of each rank."""
+"""Key that rank 0 sets: the others wait for one key instead of one per rank."""
 REMEDY = (
     "Let the nodes reach each other at all ports (TRAINYARD_ADDRESS, firewalls, the interface in "
     "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME), or give nodes of another network another label "
@@ -38,8 +38,8 @@ REMEDY = (
 def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
     """Return the bus bandwidth of an all-reduce between nodes, in bytes a second.
 
-    None where the attempt has no such check. The bandwidth is that of NCCL's tests:
-    2 (n - 1) / n x bytes / seconds, the least of all ranks.
+    None if the attempt needs no check. The bandwidth is that of NCCL's tests:
+    2 (n - 1) / n x bytes / seconds, the minimum over all ranks.
 
     Raises:
         SilentRankError: a rank did not arrive, or the all-reduce failed or did not end; nodes are
@@ -54,14 +54,14 @@ def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
         started = time.perf_counter()
         _reduce(values, run, ranks)
         seconds = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
-        # A collective of NCCL that failed is completed too, and its `wait` raises nothing.
+        # A failed collective of NCCL is completed too, and its `wait` raises nothing.
         if (total := values[-1].item()) != ranks.world_size:
             raise RuntimeError(f"a sum over {ranks.world_size} ranks is {total:g}")
-        # Opens the connections of the CPU group, whose own timeout is an hour.
+        # Opens the connections of the CPU group, which has a timeout of an hour itself.
         _reduce(seconds, run, ranks, dist.ReduceOp.MAX, ranks.cpu_group)
     except RuntimeError as error:
         if not ranks.leads:
-            time.sleep(FIRST_SECONDS)  # the failure that reaches the server first is shown
+            time.sleep(FIRST_SECONDS)  # users see the failure that reaches the server first
         message = f"an all-reduce between {_nodes(run)} failed on rank {ranks.rank}: {error}"
         raise SilentRankError(message, remedy=REMEDY) from error
     speed = 2 * (ranks.world_size - 1) / ranks.world_size * CHECKED_BYTES / seconds.item()
@@ -72,13 +72,13 @@ def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
 
 
 def _await_ranks(run: TrainerRun, ranks: Ranks) -> None:
-    """Wait until each rank has come here, nearly as long as the supervisor lets this phase last.
+    """Wait until every rank has arrived here, nearly as long as the supervisor allows.
 
     Ranks import torch after the rendezvous, and storage may be slow on some nodes.
     """
     limit = collective_timeout(max(STARTING_SECONDS, run.spec.guard.hang_seconds)).total_seconds()
     deadline = time.monotonic() + limit + (0 if ranks.leads else FIRST_SECONDS)
-    store = distributed_c10d._get_default_store()  # of the rendezvous
+    store = distributed_c10d._get_default_store()  # the store of the rendezvous
     store.set(ARRIVED.format(ranks.rank), "1")
     every = [ARRIVED.format(rank) for rank in range(ranks.world_size)]
     while not store.check(every if ranks.leads else [ALL_ARRIVED]):
@@ -98,7 +98,7 @@ def _reduce(
     operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Reduce `values` over all ranks; the timeouts of the groups are far longer.
+    """Reduce `values` over all ranks with a short timeout; the groups' own are far longer.
 
     Raises:
         SilentRankError: it did not end.

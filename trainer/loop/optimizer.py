@@ -17,7 +17,7 @@ from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec
 
 BUCKET_ELEMENTS = 1 << 26
-"""Elements per update with widened moments: two float32 copies of each, 512 MiB in all."""
+"""Elements per update with widened moments: two float32 copies of each, 512 MiB in total."""
 
 
 def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
@@ -49,7 +49,7 @@ def refuse_unknown_matrices(model: nn.Module, spec: JobSpec) -> None:
     """Reject parts of names in `no_decay` that match no matrix of the whole model.
 
     Raises:
-        LaunchError: with these parts and the names of the matrices.
+        LaunchError: names these parts and the matrices.
     """
     parts, names = spec.optimizer.no_decay, _matrices(model)
     unknown = unmatched(parts, names)
@@ -115,8 +115,8 @@ class ShardAdamW(AdamW):
         self.state_dtype = state_dtype
         """Stored type of both moments."""
         self.grad_scale: Tensor | None = None
-        """What the next update divides gradients by, float32 `[]` on their device; they are stored
-        divided. None leaves them. torch's gradient scaler uses the same name."""
+        """Divisor of the gradients in the next update, float32 `[]` on their device; they are
+        stored divided. None leaves them unchanged. torch's gradient scaler uses the same name."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -128,7 +128,7 @@ class ShardAdamW(AdamW):
             if not parameters:
                 continue
             torch._foreach_add_([self.state[p]["step"] for p in parameters], 1)
-            # A shard is empty if a parameter has fewer rows than there are ranks.
+            # A shard is empty if a parameter has fewer rows than ranks.
             slices = [s for s in map(self._slice, parameters) if s.weight.numel()]
             same_type = [s for s in slices if s.exp_avg.dtype == s.weight.dtype]
             if same_type:
@@ -140,8 +140,8 @@ class ShardAdamW(AdamW):
         state = self.state[parameter]
         assert parameter.grad is not None
         weight, gradient = local_shard(parameter), local_shard(parameter.grad)
-        # The fused kernel does not compare shapes: it would read the first elements of a gradient
-        # that is whole where the weight is split, and train wrong without an error.
+        # The fused kernel does not compare shapes: it would read the first elements of a whole
+        # gradient for a split weight, and train wrong without an error.
         assert gradient.shape == weight.shape, "a gradient is not placed as its parameter"
         return _Slice(
             weight=weight,

@@ -61,8 +61,8 @@ class RequestChannel:
         self._recordings: list[tuple[str, Request]] = []  # a queue; the first is active once posted
         self._recording_posted = False
         self.profile: ProfileRequest | None = None
-        """The recording in the last `take`, which begins with the next step."""
-        # The decision, and of a recording its steps, kind and ranks; their broadcast.
+        """The recording of the last `take`; it starts with the next step."""
+        # The decision, and a recording's steps, kind and ranks; their broadcast.
         self._posted: tuple[torch.Tensor, dist.Work] | None = None
 
     def post(self, *, save_ended: bool = False, retry_due: bool = False) -> None:
@@ -70,7 +70,7 @@ class RequestChannel:
 
         Args:
             save_ended: whether a background save has ended here; rank 0's value counts.
-            retry_due: whether a failed save is due for another try; rank 0's value counts.
+            retry_due: whether the retry of a failed save is due; rank 0's value counts.
         """
         assert self._posted is None
         payload_4 = torch.zeros(4, dtype=torch.int64)
@@ -81,7 +81,7 @@ class RequestChannel:
         self._posted = payload_4, work
 
     def take(self) -> Decision:
-        """Return the decision posted before the step that has just ended, equal on all ranks."""
+        """Return the decision posted before the step that has just ended; equal on all ranks."""
         assert self._posted is not None
         payload_4, work = self._posted
         self._posted = None
@@ -91,7 +91,7 @@ class RequestChannel:
         return Decision(flags)
 
     def save_begun(self) -> None:
-        """Assign the pending save requests to the save that begins now."""
+        """Assign the pending save requests to the save that starts now."""
         self._saved_at = self._clock()
         self._answered_by_save += self._save_requests
         self._save_requests.clear()
@@ -103,7 +103,7 @@ class RequestChannel:
         self._answered_by_save.clear()
 
     def recorded(self, result: tuple[bool, str] | None) -> None:
-        """Answer the request of a recording that has ended, if any; the next one may begin."""
+        """Answer the request of a finished recording, if any; the next one may start."""
         if result is not None and self._leads:
             request_id, _ = self._recordings.pop(0)
             self._recording_posted = False

@@ -27,17 +27,17 @@ logger = logging.getLogger("trainer")
 
 
 STOP = "stop"
-"""Kind of a checkpoint that a stop saved."""
+"""Kind of a checkpoint saved on a stop."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where an attempt begins."""
+    """The start of an attempt."""
 
     state: TrainState
     """The counters."""
     from_stop: bool = False
-    """Whether the model is that of a checkpoint which a stop of this job has saved."""
+    """Whether the model comes from a checkpoint saved on a stop of this job."""
 
 
 def starting_state(
@@ -48,7 +48,7 @@ def starting_state(
     dataset: Dataset,
     code_digest: str | None,
 ) -> Start:
-    """Load the parent checkpoint, if any, and return where the attempt begins.
+    """Load the parent checkpoint, if any, and return the start of the attempt.
 
     Raises:
         DataError: the stream is to continue, but the checkpoint was trained on other data.
@@ -98,7 +98,7 @@ def leave_out(state: TrainState, run: TrainerRun) -> TrainState:
     """Return the counters with the attempt's `skip` windows removed from the stream.
 
     Raises:
-        LaunchError: a window begins before the position: it was trained on, at least in part.
+        LaunchError: a window starts before the position: at least a part of it was trained on.
     """
     data = state.data
     new = [window for window in run.attempt.skip if not covered(window, data.skipped)]
@@ -115,7 +115,7 @@ def leave_out(state: TrainState, run: TrainerRun) -> TrainState:
 
 
 OF_OLDER_VERSIONS = ("spec_digest", "model", "training.seq_len", "training.seed")
-"""Compared fields for a checkpoint whose manifest has no spec, of an older version."""
+"""Compared fields for a checkpoint of an older version, without a spec in its manifest."""
 
 
 def check_takeover(
@@ -169,7 +169,7 @@ def check_takeover(
 
 
 def _recorded_spec(manifest: Manifest, spec: JobSpec) -> JobSpec:
-    """Return the spec of a checkpoint; fields that its manifest lacks are those of `spec`."""
+    """Return the spec of a checkpoint; fields missing in its manifest are those of `spec`."""
     if manifest.spec is not None:
         return manifest.spec
     training = {"seed": manifest.seed, "seq_len": manifest.seq_len or spec.training.seq_len}
@@ -224,8 +224,8 @@ def _refuse_other_data(
         fields = ", ".join(field for field in ORDER_FIELDS if field != "training.seed")
         raise DataError(
             f"{manifest.checkpoint_id} was trained on data with digest {before}, but the data here "
-            f"has {dataset_digest}: one of {fields} is another one, or the files that they name "
-            "have changed; legal: the former ones, or a fork that leaves data out"
+            f"has {dataset_digest}: one of {fields} differs, or the files that they name have "
+            "changed; legal: the former ones, or a fork that leaves data out"
         )
 
 

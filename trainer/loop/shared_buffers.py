@@ -1,4 +1,4 @@
-"""Buffers that forward of an own model changes: those of the first rank count on every rank."""
+"""Buffers that an own model's forward changes: the first rank's values count on every rank."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from trainer.models.own.watched_buffers import WatchedBuffers
 class SharedBuffers:
     """Copies the changed buffers of rank 0 to the others, by one broadcast a step.
 
-    Each rank changes them by its own sequences, and a checkpoint has one of them. So a resume would
-    give the ranks other values than those with which they would have gone on. DDP of torch does the
-    same (`broadcast_buffers`).
+    Each rank changes them with its own sequences, and a checkpoint has only one rank's. So without
+    this, a resume would give the ranks other values than they had. torch's DDP does the same
+    (`broadcast_buffers`).
     """
 
     def __init__(self, model: OwnModel) -> None:
-        """Copy nothing yet.
+        """Describe the copies; nothing is copied.
 
         Args:
-            model: an own model. Its `changed_buffers` are copied, or all that checkpoints hold
-                where these are not known.
+            model: an own model. Its `changed_buffers` are copied or, if these are unknown, all
+                buffers that checkpoints hold.
         """
         known = model.changed_buffers
         self._buffers = WatchedBuffers(model)
@@ -42,7 +42,7 @@ class SharedBuffers:
         """Give this rank the buffers of rank 0. A collective if any are copied.
 
         Raises:
-            LaunchError: forward has changed a buffer that is not copied, or the shape of one.
+            LaunchError: forward has changed an uncopied buffer, or a buffer's shape.
         """
         for name in self._buffers.changed(self._before):
             if name not in self._shapes:
@@ -65,7 +65,7 @@ class SharedBuffers:
                     f"{list(buffer.shape)}; legal on several ranks: its first one, "
                     f"{list(self._shapes[name])}"
                 )
-        # The widest elements first: each tensor then begins at a multiple of its elements' size.
+        # The widest elements first: so each tensor starts at a multiple of its element size.
         ordered = sorted((each for _, each in buffers), key=Tensor.element_size, reverse=True)
         bytes_of_all = torch.cat([each.reshape(-1).view(torch.uint8) for each in ordered])
         dist.broadcast(bytes_of_all, src=0)

@@ -1,6 +1,6 @@
 """One attempt in order: process group, fence, data, model, state, steps, last checkpoint.
 
-`train` is the recipe, `Loop` the steps and what happens between two of them.
+`train` is the recipe, `Loop` the steps and the work between them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def train(
         )
         checkpoints = CheckpointManager(run, ranks, code_digest=code)
         # Before anything slow: an outrun attempt ends within seconds, and an older one that still
-        # runs can no longer commit a checkpoint, so this attempt's parent stays the newest one.
+        # runs can no longer commit a checkpoint, so that this attempt's parent stays the newest.
         checkpoints.raise_fence()
         check_shared_root(run, ranks)
         # Data before the model: tokenization takes longest and needs no GPU memory.
@@ -121,7 +121,7 @@ def train(
 
 
 class Loop(SaveObserver):
-    """The steps of an attempt, what happens between them, and the records of its saves."""
+    """The steps of an attempt, the work between them, and the records of its saves."""
 
     def __init__(
         self,
@@ -169,13 +169,14 @@ class Loop(SaveObserver):
         )
 
     def keep(self, metrics: dict[str, float]) -> None:
-        """Write metrics of the start-up with the first step."""
+        """Keep metrics of the start-up; they are written with the first step."""
         self._metrics_logger.keep(metrics)
 
     def run(self, dataset: Dataset) -> Outcome:
         """Train until the last step or a stop, save, and return the outcome."""
         if self._spec.checkpoint.preflight:
-            # It ends before the first update (`wait_until_writable`); until then all only reads.
+            # It ends before the first update (`wait_until_writable`); until then weights are only
+            # read.
             self._begin_save("preflight")
         self._writer.enter(Phase.TRAINING)
         with (
@@ -193,7 +194,7 @@ class Loop(SaveObserver):
             validation = self._validation(dataset)
             self._make_up(validation, self._first_compilation)
             if validation is not None:
-                validation.owed = False  # what a stop left out, or what was not due
+                validation.owed = False  # omitted by a stop, or not due
             self._train(batches, validation)
         finished = self._state.step >= self._spec.training.steps
         self._writer.enter(Phase.ENDING)
@@ -215,9 +216,9 @@ class Loop(SaveObserver):
         )
 
     def _lacks_time(self) -> bool:
-        """Return, alike on all ranks, whether a save of this step does not fit until the deadline.
+        """Return, equally on all ranks, whether a save of this step would miss the deadline.
 
-        A save under way is waited for, whatever the deadline: it has begun.
+        A save under way is awaited regardless of the deadline.
         """
         self._checkpoints.settle()
 
@@ -240,7 +241,7 @@ class Loop(SaveObserver):
         return on_rank_0(self._ranks.cpu_group, lacks)
 
     def _leave_without_a_save(self) -> Outcome:
-        """Return the outcome with the last checkpoint, from which the job goes on."""
+        """Return the outcome with the last checkpoint, from which the job continues."""
         self._requests.recorded(self._profiler.close(self._state.step))
         self._metrics_logger.close()
         return Outcome(
@@ -265,9 +266,9 @@ class Loop(SaveObserver):
     def _make_up(
         self, validation: Validation | None, compiling: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Validate at the present step if a stop left it out; the value belongs to this step.
+        """Validate at the present step if a stop omitted it; the value belongs to this step.
 
-        Not while a node with a deadline waits for the end of the attempt.
+        Skipped while a node with a deadline waits for the end of the attempt.
         """
         if validation is None or not validation.owes(self.step):
             return
@@ -348,7 +349,7 @@ class Loop(SaveObserver):
             return failed_kind if Decision.SAVE_RETRY in decision else None
         interval = explicit(self._spec.checkpoint.interval_steps)
         by_steps = interval > 0 and self._state.step % interval == 0
-        # An interval by time starts no save during another one: training would wait for its end.
+        # A timed save does not start during another save: training would wait for its end.
         by_clock = Decision.SAVE_DUE in decision and not self._checkpoints.under_way
         return "interval" if by_steps or by_clock else None
 
@@ -374,7 +375,7 @@ class Loop(SaveObserver):
         self._writer.committed(manifest)
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """Answer requests, and record the durations, which are known only now."""
+        """Answer requests, and record the durations, which only now are known."""
         self._requests.saved(manifest.checkpoint_id)
         self._metrics_logger.keep(
             {
@@ -385,5 +386,5 @@ class Loop(SaveObserver):
         self._writer.event("checkpoint_settled", settled.model_dump(mode="json"))
 
     def failed(self, failure: SaveFailed) -> None:
-        """Record why a save failed, and when the next try is due."""
+        """Record why a save failed, and when the retry is due."""
         self._writer.save_failed(failure)

@@ -1,4 +1,4 @@
-"""Which parameters of an own model a step has used, on this rank and on any."""
+"""Finds the parameters of an own model that a step has used, on this rank and on any."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainer.models.own.parameter_rules import own_parameters
 class UsedParameters:
     """Finds the parameters that got a gradient on any rank, and drops the gradients of the others.
 
-    FSDP reduces a missing gradient as zeros. With those the optimizer would decay a weight and its
-    moments, which it leaves untouched on one rank.
+    FSDP reduces a missing gradient as zeros. With zeros the optimizer would decay a weight and its
+    moments, which it leaves unchanged on one rank.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -28,12 +28,12 @@ class UsedParameters:
         self._numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
         self._used = [0] * len(self._numbers)
         self._units: set[str] = set()
-        """Units with parameters that need a gradient, of those that forward has run once."""
+        """Units that forward has run once and that have parameters with gradients."""
         self._reached: set[str] = set()
-        """Units that the present backward has reached."""
+        """Units reached by the current backward."""
         self._handles: dict[str, RemovableHandle] = {}
         self.counts = True
-        """Whether the next backward counts; that of a micro-batch without sequences does not."""
+        """Whether the next backward counts; False for a micro-batch without sequences."""
         for name, unit in model.named_modules():
             if isinstance(unit, FSDPModule):
                 hook = partial(self._watch, name)
@@ -42,10 +42,10 @@ class UsedParameters:
                 self._handles[name] = handle
 
     def end_round(self) -> None:
-        """Refuse a backward that did not reach a unit, of which other ranks reduce gradients.
+        """Refuse a backward that missed a unit: other ranks reduce its gradients.
 
         Raises:
-            LaunchError: with the name of the unit.
+            LaunchError: names the unit.
         """
         left, self._reached = sorted(self._units - self._reached), set()
         if left:
@@ -70,11 +70,11 @@ class UsedParameters:
     def _watch(self, unit_name: str, unit: nn.Module, _: object) -> None:
         """Watch the gathered parameters of a unit; FSDP keeps these tensors for all later steps.
 
-        The shards of inner units call such hooks too, for gradients that FSDP has reduced.
+        The shards of inner units also call such hooks, for gradients that FSDP has reduced.
         """
         self._handles.pop(unit_name).remove()
         for name, parameter in own_parameters(unit, unit_name):
-            number = self._numbers.get(name)  # None: a further name of a tied one
+            number = self._numbers.get(name)  # None: a second name of a tied parameter
             if parameter.requires_grad and number is not None:
                 self._units.add(unit_name)
                 mark = partial(self._mark, number, unit_name)
@@ -86,10 +86,10 @@ class UsedParameters:
 
 
 class SameParameters:
-    """Refuses a step that gives gradients to other parameters than those before it.
+    """Refuses a step that gives gradients to other parameters than earlier steps.
 
-    Where no branch was found, FSDP reduces the gradients that a rank has, in order: two ranks with
-    gradients of other parameters would add up those of both.
+    If no branch was found, FSDP reduces a rank's gradients in order: with different parameters on
+    two ranks it would add up unrelated gradients.
     """
 
     def __init__(self, model: nn.Module, used: frozenset[str] | None) -> None:
@@ -97,17 +97,17 @@ class SameParameters:
 
         Args:
             model: the model.
-            used: the parameters that backward reaches; without them those of the first step count,
-                if they are the same on all ranks.
+            used: the parameters that backward reaches; if absent, those of the first step count, if
+                they are the same on all ranks.
         """
         self._parameters = dict(model.named_parameters())
         self._used = used
 
     def check(self) -> None:
-        """Compare after a backward whose gradients have been reduced.
+        """Check the parameters after a backward with reduced gradients.
 
         Raises:
-            LaunchError: with the name of a parameter.
+            LaunchError: names a parameter.
         """
         found = frozenset(name for name, p in self._parameters.items() if p.grad is not None)
         if self._used is None:

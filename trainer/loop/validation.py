@@ -28,7 +28,7 @@ class Validation:
     """The loss on the first sequences of the held-out split, always the same ones.
 
     Global batches are partitioned like those of training. A split with fewer sequences than
-    `validation.batches` needs is used once, completely; sequences that pad its last batch do not
+    `validation.batches` needs is used once, completely; padding sequences of its last batch do not
     count.
     """
 
@@ -50,7 +50,7 @@ class Validation:
         self._writer = writer
         self._evaluate = evaluate
         self.owed = owed
-        """Whether a stop came at the present step, which had no time for a validation."""
+        """Whether a stop at the present step left no time for a validation."""
         section, batch = run.spec.validation, run.spec.training.global_batch_size
         self._interval, self._last = section.interval_steps, run.spec.training.steps
         requested = section.batches * batch
@@ -68,7 +68,7 @@ class Validation:
         return step % self._interval == 0 or step == self._last
 
     def owes(self, step: int) -> bool:
-        """Return whether a stop has left out the validation of this step."""
+        """Return whether a stop omitted the validation of this step."""
         return self.owed and self.is_due(step)
 
     def run(self) -> dict[str, float]:
@@ -81,7 +81,7 @@ class Validation:
         for batch in self._batches():
             self._writer.beat(Phase.VALIDATING)
             total += self._evaluate(batch)
-        # Tensor-parallel ranks all hold the whole loss; ranks of the other axes hold parts of it.
+        # Every tensor-parallel rank has the whole loss; ranks of the other axes have parts of it.
         total /= self._layout.tp
         dist.all_reduce(total)
         loss = total.item() / (self._sequences * self._held_out.seq_len)

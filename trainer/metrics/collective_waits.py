@@ -1,6 +1,6 @@
-"""The time that this rank spends in collectives; no step waits for the device to measure it.
+"""The time that this rank spends in collectives, measured without waiting for the device.
 
-A collective ends when its last rank has arrived, so a rank spends there what it waits for others.
+A collective ends when its last rank has arrived, so its time includes the wait for other ranks.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from torch.distributed import _functional_collectives
 from trainer.metrics.flight_record import Recorded, recorded
 
 READ_SECONDS = 10.0
-"""Pause between two reads of NCCL's flight recorder, each of which takes about 15 ms."""
+"""Interval between reads of NCCL's flight recorder, which take about 15 ms each."""
 
 
 class CollectiveWaits(Protocol):
-    """What a rank has spent in collectives."""
+    """The time that a rank has spent in collectives."""
 
     seconds: float
-    """Total so far; it counts up."""
+    """Total so far, in seconds."""
 
     @property
     def due(self) -> bool:
-        """Whether `read` brings the total up to date at reasonable cost."""
+        """Whether `read` can update the total at reasonable cost."""
 
     def read(self) -> None:
-        """Bring `seconds` up to date."""
+        """Update `seconds`."""
 
 
 class HostWaits:
-    """On a CPU: the time for which this thread is blocked until collectives have ended.
+    """On a CPU: the time for which this thread is blocked until collectives end.
 
-    Background saves wait for collectives in threads of their own, which delay no step.
+    Background saves wait for collectives in their own threads, which delay no step.
     """
 
     due = True
@@ -49,13 +49,13 @@ class HostWaits:
         self.seconds = 0.0
 
     def read(self) -> None:
-        """Nothing is left to be read."""
+        """Do nothing: `seconds` is always up to date."""
 
     def timed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that waits and counts its time."""
 
         def timed_wait(*args: Any, **kwargs: Any) -> Any:
-            # A graph that is being compiled contains the wait alone.
+            # A graph that is being compiled must contain only the wait.
             if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
                 return wait(*args, **kwargs)
             started = self._clock()
@@ -70,8 +70,8 @@ class HostWaits:
 class DeviceWaits:
     """On a GPU: the durations of collectives, which NCCL's watchdog measures by events.
 
-    They overlap with compute, see `stragglers.without_shared_wait`. Where the ring does not reach
-    back to the former read, the rest of the time counts in proportion.
+    They overlap with compute, see `stragglers.without_shared_wait`. If the ring does not reach back
+    to the last read, the measured part is extrapolated to the rest of the time.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class DeviceWaits:
 
     @property
     def due(self) -> bool:
-        """Whether the last read is long enough ago."""
+        """Whether the last read is old enough."""
         return self._clock() - self._read_at >= READ_SECONDS
 
     def read(self) -> None:
-        """Add what the recorder has since the last read."""
+        """Add the recorder's entries since the last read."""
         now = self._clock()
         ended = [one for one in self._record() if one.seconds is not None]
         fresh = [one for one in ended if one.started_at >= self._read_at]
@@ -106,9 +106,9 @@ class DeviceWaits:
 def measured_waits(device: torch.device) -> Iterator[CollectiveWaits]:
     """Measure the collectives of the block.
 
-    On a CPU the functions through which Python waits for a collective are replaced meanwhile: FSDP,
-    pipeline schedules and the trainer itself wait by `Work.wait`, tensor and context parallelism by
-    `wait_tensor`. A compiled graph waits in neither, and its waits count as compute.
+    On a CPU this replaces the functions through which Python waits for a collective: FSDP, pipeline
+    schedules and the trainer itself wait by `Work.wait`, tensor and context parallelism by
+    `wait_tensor`. A compiled graph uses neither, and its waits count as compute.
     """
     if device.type == "cuda":
         yield DeviceWaits()

@@ -1,7 +1,7 @@
-"""The flight recorder of torch: the last collectives of this rank, on gloo and on NCCL.
+"""torch's flight recorder: the last collectives of this rank, on gloo and on NCCL.
 
-torch keeps them in a ring; its JSON text is read here and never its pickle. Without a recorder, or
-in a form of another version of torch, there are none.
+torch keeps them in a ring; only its JSON text is read here, never its pickle. The list is empty
+without a recorder, or if another version of torch writes a different format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Recorded:
     group: str
     """Description and name of its process group, equal on all its ranks."""
     ranks: tuple[int, ...]
-    """Global ranks of the group; empty where they are not known."""
+    """Global ranks of the group; empty if unknown."""
     number: int
     """Its position among the collectives of the group, equal on all ranks."""
     op: str
@@ -38,7 +38,7 @@ class Recorded:
     started_at: float
     """Unix time of its call, seconds."""
     seconds: float | None
-    """Its duration on the device; absent until it is known, and on gloo."""
+    """Its duration on the device; None until it is known, and on gloo."""
 
 
 def recorded(*, nccl: bool) -> list[Recorded]:
@@ -61,10 +61,10 @@ def parse(
 
     Args:
         text: the text.
-        known: global ranks of groups by name; the recorder of gloo does not name them.
+        known: global ranks of groups by name; gloo's recorder omits them.
 
     Raises:
-        KeyError, TypeError, ValueError: it has another form.
+        KeyError, TypeError, ValueError: the text has another format.
     """
     record = json.loads(text)
     listed = {config["name"]: _ranks(config) for config in record.get("pg_config", {}).values()}
@@ -86,7 +86,7 @@ def parse(
 
 
 def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
-    """Return the oldest collective that has not ended on this rank: the one in which it waits."""
+    """Return the oldest unfinished collective of this rank: the one in which it waits."""
     first = next((one for one in collectives if not one.completed), None)
     if first is None:
         return None
@@ -100,7 +100,7 @@ def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
 
 
 def rank_ranges(ranks: Iterable[int]) -> tuple[RankRange, ...]:
-    """Return ranks as ranges, in order; none where more than `MAX_RANK_RANGES` would be needed."""
+    """Return ranks as ranges, in order; empty if that takes more than `MAX_RANK_RANGES`."""
     runs: list[range] = []
     for rank in sorted(set(ranks)):
         last = runs[-1] if runs else range(0)

@@ -1,6 +1,6 @@
 """Guards on the values of logged steps: a non-finite value or a loss spike ends the attempt.
 
-A guard reads only values that are fetched for the log anyway, so no step waits for it.
+A guard reads only values that are fetched for the log anyway, so that no step waits for it.
 docs/guards.md has the formula and the actions.
 """
 
@@ -17,7 +17,7 @@ from trainyard.spec.job import JobSpec
 
 
 class Verdict(IntEnum):
-    """The result of a check; the order is that of severity, because ranks take the maximum."""
+    """The result of a check, ordered by severity, because ranks take the maximum."""
 
     GOOD = 0
     SPIKE = 1
@@ -37,7 +37,7 @@ class LossGuard:
 
     @property
     def limit(self) -> float | None:
-        """Loss above which the next one is a spike; None during warm-up."""
+        """Loss above which the next value is a spike; None during warm-up."""
         return self._recent.limit
 
     def judge(self, measured: dict[str, float]) -> Verdict:
@@ -81,7 +81,7 @@ class LossGuard:
         message = f"{what} at step {state.step}"
         if action != "rollback":
             return kind(message, metric=metric)
-        # Steps between two logged ones are not checked: all since the last good one are suspect.
+        # Steps between logged ones are not checked: all since the last good one are suspect.
         window = BadWindow(
             start=self._good.data.position,
             end=state.data.position,

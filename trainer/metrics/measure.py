@@ -34,13 +34,13 @@ def memory(device: torch.device) -> dict[str, float]:
 
 def compile_seconds() -> float:
     """Return the seconds that torch.compile has taken in this process so far."""
-    # Not imported here, which takes two seconds: without the module nothing was compiled.
+    # Not imported here, which would take two seconds: without the module nothing was compiled.
     utils = sys.modules.get("torch._dynamo.utils")
     return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]
 
 
 def largest_of_ranks(values: dict[str, float], group: dist.ProcessGroup) -> dict[str, float]:
-    """Return the maximum of each value over the ranks; a collective with equal names on all."""
+    """Return each value's maximum over the ranks; a collective with the same names on all."""
     most = torch.tensor(list(values.values()), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     return dict(zip(values, most.tolist(), strict=True))

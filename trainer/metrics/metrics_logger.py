@@ -1,4 +1,4 @@
-"""Writes `metrics.jsonl`: the data digest of every step, the values of the logged ones."""
+"""Writes `metrics.jsonl`: the data digest of every step, and values of logged steps."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trainer")
 
 FLUSH_STEPS = 256
-"""Most steps without values that wait to be written: a kill loses the digests of so many."""
+"""Limit of waiting steps without values: a kill loses the digests of up to this many."""
 RANK_TIMES_SECONDS = 30.0
-"""Pause between two events with the times of all ranks."""
+"""Interval between events with the times of all ranks."""
 MICROSECOND = 1e-6
 
 
@@ -61,13 +61,13 @@ class StepMetrics:
     grad_norm: torch.Tensor
     """Global L2 norm of the gradient before clipping, `[]`."""
     hashes: list[int]
-    """Hash of each sequence that this rank trained on, in the order in which it ran them."""
+    """Hashes of the sequences that this rank trained on, in the order of training."""
 
 
 class MetricsLogger:
     """Measures, checks and writes the metrics of steps; every rank calls every method.
 
-    Fetching values is the only thing between two steps that waits for the device.
+    Between two steps, only fetching values waits for the device.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class MetricsLogger:
         collector: StepCollector,
         waits: CollectiveWaits | None = None,
     ) -> None:
-        """Begin with the counters before the first step of the attempt.
+        """Start with the counters before the first step of the attempt.
 
         Args:
             run: the attempt.
             ranks: all ranks.
             writer: writes the events of stragglers.
             start: the counters.
-            collector: what collects the garbage of this rank.
-            waits: what this rank spends in collectives; without it none is counted.
+            collector: runs the garbage collections of this rank.
+            waits: measures this rank's time in collectives; none is counted without it.
         """
         self._spec = run.spec
         self._ranks = ranks
@@ -100,7 +100,7 @@ class MetricsLogger:
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
         self._rank_comparison = RankComparison(run.attempt.layout, ranks, writer)
-        self._comparison_due = False  # agreed by all ranks: a line has the times of all or of none
+        self._comparison_due = False  # equal on all ranks: a line has the times of all or of none
         self._compile_seconds = 0.0
         self._collector = collector
         self._gc_seconds = 0.0
@@ -120,16 +120,16 @@ class MetricsLogger:
         """Times of steps, data and pauses."""
 
     def keep(self, metrics: dict[str, float]) -> None:
-        """Keep metrics of a save or a validation for the next step whose values are written."""
+        """Keep metrics of a save or a validation for the next step with written values."""
         self._kept |= metrics
 
     def step_done(self, state: TrainState, metrics: StepMetrics, *, write_values: bool) -> None:
-        """Add a completed step, and write the pending ones if this one is logged.
+        """Add a completed step; if it is logged, write all waiting steps.
 
         Args:
             state: the counters after the step.
             metrics: the measurements of the step.
-            write_values: whether its values are written in any case; they are written at every
+            write_values: forces the values to be written; they are also written every
                 `log_every_steps`, at the first step of the attempt and at the last of the job.
 
         Raises:
@@ -144,7 +144,7 @@ class MetricsLogger:
             self._log.write({})
 
     def write_late(self, step: int, metrics: dict[str, float]) -> None:
-        """Write metrics of a step whose record is written already."""
+        """Write metrics of a step after its record is written."""
         if self._ranks.leads:
             late = MetricRecord(step=step, time=time.time(), values=metrics)
             append_record(self._directory.metrics, late)
@@ -169,7 +169,7 @@ class MetricsLogger:
         self._kept = {}
         by_rank = self._log.gather(times)
         if "compile/seconds" in performance or state.step == self._first_step:
-            # Ranks compile at different speeds, which is no fault of theirs.
+            # Ranks compile at different speeds, which does not make one a straggler.
             self.timers.restart_comparison()
         elif by_rank:
             metrics |= self._rank_comparison.add(by_rank)
@@ -196,15 +196,15 @@ class MetricsLogger:
             self._tensorboard.flush()  # a killed run closes no file
 
     def _own_times(self) -> RankSeconds | None:
-        """Return how this rank spent the steps since the last comparison, if one is due."""
+        """Return this rank's times since the last comparison, if one is due."""
         if not self._comparison_due:
             return None
         return self.timers.of_rank()
 
     def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
-        """Return this rank's times, the maxima over ranks of other values, and the worst verdict.
+        """Return this rank's times, maxima over ranks of other values, and the worst verdict.
 
-        One collective serves all of it.
+        One collective carries all of it.
         """
         pace = self.timers.values()
         compiled, self._compile_seconds = self._compile_seconds, compile_seconds()
@@ -233,7 +233,7 @@ class _Step:
 
 
 class StepLog:
-    """Completed steps that `metrics.jsonl` does not hold yet; every rank calls every method."""
+    """Completed steps that are not yet in `metrics.jsonl`; every rank calls every method."""
 
     def __init__(
         self, directory: RunDirectory, partition: BatchPartition, layout: Layout, ranks: Ranks
@@ -242,7 +242,8 @@ class StepLog:
         self._partition = partition
         self._ranks = ranks
         self._steps: list[_Step] = []
-        # Ranks of one data-parallel rank run the same sequences: the lowest of them is the source.
+        # Ranks with one data-parallel rank run the same sequences: the lowest of them is the
+        # source.
         by_dp_rank = {
             MeshCoordinates.of(rank, layout).dp: rank for rank in reversed(range(layout.world_size))
         }
@@ -251,18 +252,18 @@ class StepLog:
 
     @property
     def full(self) -> bool:
-        """Whether so many steps wait that they are written although none has values."""
+        """Whether enough steps wait to be written although none has values."""
         return len(self._steps) >= FLUSH_STEPS
 
     def add(self, step: int, hashes: list[int]) -> None:
-        """Keep a completed step with the hashes of the sequences that this rank ran."""
+        """Keep a completed step with the hashes of this rank's sequences."""
         self._steps.append(_Step(step, time.time(), hashes))
 
     def gather(self, times: RankSeconds | None = None) -> list[RankSeconds]:
-        """Collect what the ranks did in the steps that wait, along one tree of messages.
+        """Collect the ranks' results of the waiting steps along one tree of messages.
 
         Args:
-            times: how this rank spent the steps since the last comparison; on all ranks or on none.
+            times: this rank's times since the last comparison; on all ranks or on none.
 
         Returns:
             The times of all ranks, on global rank 0; empty on the others, and without times.
@@ -271,7 +272,7 @@ class StepLog:
         mine = torch.zeros(len(self._steps), slots, dtype=torch.int64)
         for row, done in zip(mine, self._steps, strict=True):
             row[: len(done.hashes)] = torch.tensor(done.hashes, dtype=torch.int64)
-        # Times travel with the hashes, as whole microseconds: a collective of their own would cost
+        # Times travel with the hashes, as whole microseconds: a separate collective would cost
         # every rank another round trip.
         numbers = [] if times is None else [round(seconds / MICROSECOND) for seconds in times]
         flat = torch.cat([mine.flatten(), torch.tensor(numbers, dtype=torch.int64)])
@@ -297,7 +298,7 @@ class StepLog:
         Raises:
             OSError: on global rank 0, a record could not be appended whole.
         """
-        # Other ranks than global rank 0 have no digests, so they append nothing.
+        # Only global rank 0 has digests, so that other ranks append nothing.
         for done, digest in zip(self._steps, self._digests, strict=False):
             values = metrics if done is self._steps[-1] else {}
             append_record(
@@ -309,7 +310,7 @@ class StepLog:
 
 
 class RankComparison:
-    """Finds stragglers on global rank 0, and writes the events of them and of all ranks' times."""
+    """Finds stragglers on global rank 0, and writes events of them and of all ranks' times."""
 
     def __init__(self, layout: Layout, ranks: Ranks, writer: RunWriter) -> None:
         # Ranks of one pipeline stage do the same work.
@@ -351,7 +352,7 @@ class Losses:
     def __call__(self, metrics: StepMetrics) -> dict[str, float]:
         """Return mean and largest loss and the gradient norm; the host waits for them."""
         loss_D = torch.zeros_like(self._tokens_share_D)
-        # Tensor-parallel ranks all hold the whole loss; ranks of the other axes hold parts of it.
+        # Every tensor-parallel rank has the whole loss; ranks of the other axes have parts of it.
         loss_D[self._dp_rank] = metrics.loss / self._layout.tp
         dist.all_reduce(loss_D)
         means_D = loss_D / self._tokens_share_D

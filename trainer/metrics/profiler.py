@@ -27,13 +27,13 @@ class ProfileRequest:
     steps: int
     """Steps to record."""
     every_rank: bool
-    """Whether every rank records; global rank 0 alone otherwise."""
+    """Whether every rank records; otherwise only global rank 0."""
 
 
 class Profiler:
     """At most one recording at a time; every rank calls `step_done` after each step.
 
-    All ranks begin and end a recording after the same step, without a wait in between. The profiler
+    All ranks start and end a recording after the same step, without a wait in between. The profiler
     itself slows the recorded steps.
     """
 
@@ -45,10 +45,10 @@ class Profiler:
         self._recording: _Profile | _MemorySnapshot | None = None
 
     def step_done(self, step: int, request: ProfileRequest | None) -> tuple[bool, str] | None:
-        """Begin a requested recording, or end the one that is due; a collective when one ends.
+        """Start a requested recording, or end the one that is due; a collective when one ends.
 
         Returns:
-            Success and message of a recording that has ended or cannot begin.
+            Success and message of a recording that has ended or cannot start; otherwise None.
         """
         if self._request is not None:
             return self._end(step) if step == self._last_step else None
@@ -63,7 +63,7 @@ class Profiler:
         return None
 
     def close(self, step: int) -> tuple[bool, str] | None:
-        """End a recording that the end of training cuts short."""
+        """End a recording because training ends."""
         return None if self._request is None else self._end(step)
 
     @property

@@ -1,4 +1,4 @@
-"""Where this rank is: written on the supervisor's request, while the main thread may be blocked.
+"""The position of this rank, written on request even while the main thread is blocked.
 
 The supervisors collect the positions of all ranks before a hang ends the attempt, and the server
 finds the rank that did not arrive (docs/guards.md).
@@ -26,9 +26,9 @@ from trainyard.run.records import RankPosition
 logger = logging.getLogger("trainer")
 
 FOREIGN = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-"""Folders of Python and of installed packages, whose frames explain nothing about a job."""
+"""Folders of Python and of installed packages: frames there explain nothing about a job."""
 SHOWN_PARTS = 2
-"""Parts of a path in a place: the folder and the file."""
+"""Parts of a path shown for a place: the folder and the file."""
 
 
 def write_position_when_asked(
@@ -36,9 +36,9 @@ def write_position_when_asked(
 ) -> None:
     """Write stacks and `RankPosition` on each `STACKS_SIGNAL`; call it in the main thread.
 
-    A handler in Python would wait until the main thread leaves its collective. So the signal's
+    A Python handler would run only after the main thread has left its collective. So the signal's
     number goes through a pipe to a thread, and faulthandler, which needs no interpreter, writes the
-    stacks. A thread that holds the interpreter's lock for ever prevents the position alone.
+    stacks. A thread that never releases the interpreter's lock prevents only the position.
     """
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(read_end, True)
@@ -56,7 +56,7 @@ def write_position_when_asked(
 
 
 def _write(directory: RunDirectory, rank: int, step: int, main: int) -> None:
-    """Replace the position of this rank; its training goes on whatever happens."""
+    """Replace the position of this rank; an error is logged and does not end training."""
     try:
         directory.positions.mkdir(exist_ok=True)
         collectives = [*recorded(nccl=True), *recorded(nccl=False)]
@@ -85,7 +85,7 @@ def _place(main: int) -> str | None:
 
 
 def _innermost(frame: FrameType | None) -> str | None:
-    """Return the innermost frame of a stack that belongs to neither Python nor a package."""
+    """Return the innermost frame of a stack outside Python and installed packages."""
     own = next((one for one in _outwards(frame) if _is_own(one.f_code.co_filename)), None)
     if own is None:
         return None

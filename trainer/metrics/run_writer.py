@@ -42,7 +42,7 @@ LAUNCH_REMEDY = Remedy(
     text="Change what the message names: the spec, by a new job or a resume, or packages, drivers "
     "or roots of the node; then resume. The log of the rank has the rest."
 )
-"""Against a launch that a rank or its check refuses; the usual remedy is for failures of nodes."""
+"""For a launch that a rank or its check refuses; the default remedy is for failures of nodes."""
 NO_ANSWER = "another rank did not answer (the ranks' logs end with what their threads were doing)"
 
 
@@ -66,12 +66,12 @@ class RunWriter:
         """The last committed checkpoint."""
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase: write a heartbeat immediately, and an event."""
+        """Start a phase: write a heartbeat immediately, and an event."""
         self.beat(phase)
         self.event("phase", {"phase": phase.value})
 
     def beat(self, phase: Phase | None = None) -> None:
-        """Write a heartbeat: immediately in a new phase, else at most once a second."""
+        """Write a heartbeat: immediately in a new phase, otherwise at most once a second."""
         now = time.monotonic()
         unchanged = phase is None or phase == self._phase
         if not self._leads_node or (unchanged and now - self._last_beat < HEARTBEAT_SECONDS):
@@ -88,7 +88,7 @@ class RunWriter:
             append_record(self._directory.events, record)
 
     def save_begun(self) -> None:
-        """Note that a commit may follow, until it is among the events."""
+        """Note that a commit may follow, until its event is written."""
         if self._leads:
             self._directory.committing.touch()
 
@@ -99,7 +99,7 @@ class RunWriter:
         self._save_over()
 
     def save_failed(self, failure: SaveFailed) -> None:
-        """Append why a save failed that is tried again."""
+        """Append the reason of a failed save that will be retried."""
         self.event("save_failed", failure.model_dump(mode="json"))
         self._save_over()
 
@@ -145,7 +145,7 @@ class RunWriter:
 
 
 def write_check_error(directory: RunDirectory, error: BaseException) -> Failure:
-    """Write the failure of a check whose ranks start meanwhile, and may fail as well; return it."""
+    """Write the failure of a check, while its ranks start and may fail too; return it."""
     failure = failure_of(error, rank=None, step=None)
     replace_record(directory.check_error, failure)
     return failure

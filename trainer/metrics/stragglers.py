@@ -1,7 +1,7 @@
-"""Stragglers: which rank of a step computes or waits for data longer than its peers.
+"""Stragglers: ranks that compute, or wait for data, longer than their peers in a step.
 
 All ranks leave a step together, so its duration does not show who was late. A slow rank arrives
-last in each collective and waits least there: its own time, compute and data, is longest.
+last in each collective and waits least there: its own time, compute and data, is the longest.
 docs/guards.md has the rule and its constants.
 """
 
@@ -15,42 +15,42 @@ from statistics import fmean, median
 from typing import Literal, NamedTuple
 
 WINDOW = 20
-"""Logged lines over which ranks are judged."""
+"""Logged lines over which ranks are compared."""
 FOUND_LINES = 15
-"""Lines of the window in which a rank is slow before it is found to be a straggler."""
+"""Slow lines of the window from which a rank is a straggler."""
 GONE_LINES = 10
-"""Lines of the window below which a straggler is gone."""
+"""Slow lines of the window below which a straggler has recovered."""
 FACTOR = 1.2
 """Own time of a slow rank, as a multiple of the median of its peers."""
 LEFT_FACTOR = 1.1
-"""The same for a rank that is a straggler already, so that it does not come and go."""
+"""The same for a rank that is already a straggler, so that it does not come and go."""
 LEAST_SECONDS = 0.01
 """Excess per step below which no rank is slow: rank 0 writes records, others do not."""
 SPANS = 64
-"""Most entries of a summary, whatever the number of ranks."""
+"""Limit of entries in a summary, for any number of ranks."""
 SERIES = 8
-"""Most ranks with a series of their own in an attempt."""
+"""Limit of ranks with their own series in an attempt."""
 NEW_STRAGGLERS = 8
-"""Most stragglers that one line names, each by an event that the server keeps."""
+"""Limit of stragglers that one line names, each by an event that the server keeps."""
 MAX_STRAGGLERS = 100
-"""Most stragglers that are named at a time: a slow rack is a thousand ranks with one cause."""
+"""Limit of concurrently named stragglers: a slow rack is a thousand ranks with one cause."""
 
 Kind = Literal["compute", "data"]
 
 
 class RankSeconds(NamedTuple):
-    """How a rank spent a step, as a mean over the steps of a line, in seconds."""
+    """Times of a rank in a step, averaged over the steps of a line, in seconds."""
 
     compute: float
-    """All but the next two: forward, backward, update, and the host's own work."""
+    """Everything else: forward, backward, update, and the host's own work."""
     data: float
     """Waiting for the next batch."""
     wait: float
-    """In collectives, where it waits for other ranks."""
+    """Time in collectives, including the wait for other ranks."""
 
     @property
     def own(self) -> float:
-        """Time for which no other rank is the cause."""
+        """Time that no other rank causes."""
         return self.compute + self.data
 
 
@@ -70,7 +70,7 @@ class Straggler:
 
 @dataclass(frozen=True)
 class _Excess:
-    """By how much a rank exceeds its peers on one line."""
+    """The excess of a rank over its peers on one line."""
 
     factor: float
     seconds: float
@@ -79,10 +79,10 @@ class _Excess:
 
 
 class StragglerWatch:
-    """Judges the times of all ranks, line by line. Only global rank 0 needs one."""
+    """Compares the times of all ranks, line by line. Only global rank 0 needs one."""
 
     def __init__(self, roles: Sequence[Hashable]) -> None:
-        """Begin without lines; `roles[rank]` is equal for the ranks that do the same work."""
+        """Start without lines; `roles[rank]` is equal for ranks with the same work."""
         self._peers = _by_role(roles)
         self._tables: deque[Sequence[RankSeconds]] = deque(maxlen=WINDOW)
         self._slow: deque[dict[int, _Excess]] = deque(maxlen=WINDOW)
@@ -92,13 +92,13 @@ class StragglerWatch:
 
     @property
     def ranks(self) -> list[int]:
-        """The present stragglers that are named, at most `MAX_STRAGGLERS`."""
+        """The current named stragglers, at most `MAX_STRAGGLERS`."""
         return sorted(self._found)
 
     def add(self, times: Sequence[RankSeconds]) -> tuple[list[Straggler], list[int]]:
         """Add a line; return the new stragglers, and the ranks that have recovered.
 
-        At most `NEW_STRAGGLERS` are new, the costliest first; the next lines name further ones.
+        At most `NEW_STRAGGLERS` are new, the costliest first; later lines name others.
         """
         self._tables.append(times)
         self._slow.append(
@@ -127,8 +127,8 @@ class StragglerWatch:
     def values(self) -> dict[str, float]:
         """Return the metrics of the last line: summaries of all ranks, and series of some.
 
-        An attempt has series of its first `SERIES` stragglers, or of all ranks of a small job:
-        the server keeps a limited number, which those of users share.
+        An attempt has series of its first `SERIES` stragglers or, in a small job, of all ranks: the
+        server keeps a limited number, shared with users' own series.
         """
         times = self._tables[-1]
         own = [one.own for one in times]
@@ -143,7 +143,7 @@ class StragglerWatch:
         }
 
     def summary(self) -> list[dict[str, float]]:
-        """Return the mean times of the window, of at most `SPANS` spans of neighbouring ranks.
+        """Return the window's mean times in at most `SPANS` spans of neighbouring ranks.
 
         A span shows its rank with the longest own time, so that none is hidden.
         """
@@ -183,10 +183,10 @@ class StragglerWatch:
 def without_shared_wait(
     times: Sequence[RankSeconds], roles: Sequence[Hashable]
 ) -> Sequence[RankSeconds]:
-    """Count as waiting only what exceeds the least wait of the peers, and the rest as compute.
+    """Count as waiting only the excess over the peers' least wait, and the rest as compute.
 
-    On a GPU collectives overlap with compute: their durations contain the transfer, which is equal
-    for all, and only the excess is a wait for other ranks.
+    On a GPU collectives overlap with compute: their durations include the transfer, which is equal
+    for all ranks, and only the excess is a wait for other ranks.
     """
     corrected = list(times)
     for peers in _by_role(roles):
@@ -210,7 +210,7 @@ def _exceeding(peers: Sequence[int], times: Sequence[RankSeconds]) -> Iterable[t
         return
     by_rank = [times[rank].own for rank in peers]
     own, data = sorted(by_rank), sorted(times[rank].data for rank in peers)
-    # No median of others is lower: most ranks are left out by one comparison.
+    # No median of the others is lower: one comparison excludes most ranks.
     least = own[(len(own) - 2) // 2]
     bar = max(LEFT_FACTOR * least, least + LEAST_SECONDS)
     for rank, mine in zip(peers, by_rank, strict=True):

@@ -15,7 +15,7 @@ from trainer.metrics.stragglers import RankSeconds
 
 @dataclass
 class _Span:
-    """Steps and seconds since a moment."""
+    """Steps and seconds since a start time."""
 
     started: float
     data_seconds: float = 0.0
@@ -24,7 +24,7 @@ class _Span:
 
 
 class StepTimers:
-    """Times of the steps of a line, and of those since the ranks were last compared.
+    """Times of a line's steps, and of the steps since the last comparison of ranks.
 
     On a GPU the host runs ahead of the device: call `values` only right after the host has waited
     for it. Step times are then measured by the device, so a wait for data reduces the compute rate
@@ -49,7 +49,7 @@ class StepTimers:
 
     @property
     def comparable(self) -> bool:
-        """Whether `of_rank` has a result at reasonable cost."""
+        """Whether `of_rank` can measure at reasonable cost."""
         return self._waits.due
 
     def restart(self) -> None:
@@ -58,7 +58,7 @@ class StepTimers:
         self.restart_comparison()
 
     def restart_comparison(self) -> None:
-        """Have the next `of_rank` count from now on."""
+        """Make the next `of_rank` count from now on."""
         self._waits.read()
         self._waited_before = self._waits.seconds
         self._compared = _Span(self._clock())
@@ -109,10 +109,10 @@ class StepTimers:
         self._waited_before += self._waits.seconds - waited
 
     def of_rank(self) -> RankSeconds:
-        """Return how this rank spent the steps since the last call or `restart_comparison`.
+        """Return this rank's times since the last call or `restart_comparison`.
 
-        These are several lines where waits are read less often than lines are logged: times of one
-        line would be compared with the waits of all.
+        They cover several lines if waits are read less often than lines are logged: otherwise times
+        of one line would be compared with waits of several.
         """
         self._waits.read()
         span, waited = self._compared, self._waits.seconds - self._waited_before

@@ -16,14 +16,14 @@ from trainyard.training.architectures import Architecture, RopeScaling
 
 
 class Positions(nn.Module):
-    """The tokens of a sequence that this process works on, and their rotary angles.
+    """The tokens of a sequence that this process handles, and their rotary angles.
 
     The rotary position embedding is that of Su et al., RoFormer, 2021. All tensors are buffers
     outside the state dict. A model built on the meta device calls `reset` once it has memory.
     """
 
     attended: Tensor
-    """Indices of the tokens whose queries, keys and values this process computes, int64."""
+    """Indices of the tokens of which this process computes queries, keys and values, int64."""
     cos: Tensor
     sin: Tensor
     stream: Tensor
@@ -44,9 +44,9 @@ class Positions(nn.Module):
         """Select tokens of each sequence by their indices, int64 on the host.
 
         Args:
-            attended_S: tokens whose queries, keys and values this process computes.
+            attended_S: tokens of which this process computes queries, keys and values.
             stream_S: tokens of its residual stream.
-            queries_S: tokens whose queries its attention uses; default: `attended_S`.
+            queries_S: tokens of which its attention uses the queries; default: `attended_S`.
         """
         self.attended, self._stream_S = attended_S, stream_S
         self._queries_S = attended_S if queries_S is None else queries_S
@@ -73,7 +73,7 @@ class Positions(nn.Module):
         """Return cosines [S, W], sines [S, W] and stream indices [S] for an input of S tokens.
 
         The input is token ids (the attended tokens) or the residual stream. Fewer tokens than
-        `seq_len` are the first ones of a sequence, as in inference.
+        `seq_len` are the start of a sequence, as in inference.
 
         Raises:
             ValueError: `tokens` exceeds `seq_len`.

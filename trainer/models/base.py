@@ -1,4 +1,4 @@
-"""The interface of a model to the trainer, of the families and of own models."""
+"""The interface of models to the trainer, for the families and own models."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trainer.models.head import Head
 
 
 class DataDependence(StrEnum):
-    """Where forward may take another course for other tokens, as where it picks an expert."""
+    """Where the course of forward may depend on its tokens, as in the choice of an expert."""
 
     NOWHERE = "nowhere"
     """The same parameters in the same order for all tokens."""
     IN_BLOCKS = "in_blocks"
-    """The same blocks in the same order; within a block other parameters."""
+    """The same blocks in the same order; other parameters within a block."""
     ANYWHERE = "anywhere"
-    """Other blocks, too."""
+    """Also other blocks."""
 
 
 class Model(nn.Module):
@@ -30,9 +30,9 @@ class Model(nn.Module):
     """
 
     data_dependence = DataDependence.NOWHERE
-    """Where ranks, which have other tokens, may use other parameters."""
+    """Where ranks may use other parameters, because their tokens differ."""
     positions: Positions
-    """The tokens of a sequence that this process works on."""
+    """The tokens of a sequence that this process handles."""
     layers: nn.ModuleDict
     """The blocks: the units of FSDP, recomputation and compilation."""
     tok_embeddings: nn.Embedding | None
@@ -51,7 +51,7 @@ class Model(nn.Module):
         """Restore the identity of tensors with several names after some were replaced."""
 
     def keep(self, names: Collection[str]) -> None:
-        """Remove, in place, all modules but the named ones; parameter names do not change.
+        """Remove, in place, all modules except the named ones; parameter names do not change.
 
         Names are those of `trainyard.training.pipeline_stages.module_names` for every model.
         """
@@ -60,8 +60,8 @@ class Model(nn.Module):
     def part(self, names: Collection[str]) -> Self:
         """Return a model of the named modules, shared with this one.
 
-        Without `tok_embeddings` its input is the residual stream [B, S, D], without `output` its
-        result is.
+        Without `tok_embeddings` its input is the residual stream [B, S, D]; without `output`, so is
+        its result.
         """
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def initial_weights(self, _seed: int) -> dict[str, Tensor] | None:
-        """Return whole initial weights by name if the model makes them itself.
+        """Return the whole initial weights by name if the model creates them itself.
 
         None: `init_weights` draws them.
         """

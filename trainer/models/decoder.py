@@ -63,10 +63,10 @@ class Transformer(Model):
             x: token ids [B, S]; the residual stream [B, S, D] if there is no embedding.
             labels_BS: the next tokens. With them the result is the sum of their losses, a float32
                 scalar in nats; labels of -100 do not count.
-            keys_B: random key of each sequence (`sequence_keys`), for dropout; without it nothing
+            keys_B: random key of each sequence (`sequence_keys`), for dropout; without keys nothing
                 is dropped.
-            segments_BS: document index of each token of the whole sequence, int32; tokens attend to
-                their own document only. Without it to all tokens before them.
+            segments_BS: document index of each token of the whole sequence, int32: tokens attend
+                only to their own document. Without it they attend to all earlier tokens.
 
         Raises:
             ValueError: the sequences are longer than `seq_len`.
@@ -91,7 +91,7 @@ class Transformer(Model):
         return self.arch.tied_embeddings
 
     def keep(self, names: Collection[str]) -> None:
-        """Remove, in place, all modules but the named ones; parameter names do not change."""
+        """Remove, in place, all modules except the named ones; parameter names do not change."""
         layers = self.layers.items()
         self.layers = nn.ModuleDict({i: layer for i, layer in layers if f"layers.{i}" in names})
         for name in {"tok_embeddings", "norm", "output"}.difference(names):

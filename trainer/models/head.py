@@ -54,8 +54,8 @@ class TokenLoss(nn.Module):
     first_row = 0
     """Token id of the weight's first row."""
     backward_runs_once = True
-    """False with a schedule that runs backward twice, for inputs and for weights: the gradients
-    that forward computed are then scaled into new tensors."""
+    """False with a schedule that runs backward separately for inputs and for weights: the gradients
+    computed in forward are then scaled into new tensors."""
 
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
         """Return the loss of the logits `x_BSD @ weight_VD.T`, computed in chunks of tokens."""
@@ -160,17 +160,17 @@ class _ChunkedLoss(torch.autograd.Function):
         grad_x_TD, grad_weight_VD = ctx.saved_tensors
         if not ctx.in_place:
             return None, grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
-        # A second backward raises an error: autograd finds saved tensors that have changed.
+        # A second backward raises an error: autograd detects that saved tensors have changed.
         return None, grad_x_TD.mul_(grad), grad_weight_VD.mul_(grad), None
 
 
 def has_kernels(tensor: Tensor) -> bool:
-    """Return whether the kernels of `fused_loss` run where a tensor lies."""
+    """Return whether the kernels of `fused_loss` run on a tensor's device."""
     return tensor.is_cuda
 
 
 def fused_loss() -> Any:
-    """Return the module of the kernels. Triton comes with torch for GPUs alone."""
+    """Return the module of the kernels. Only torch for GPUs includes Triton."""
     from trainer.kernels import fused_loss
 
     return fused_loss

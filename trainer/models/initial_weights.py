@@ -2,8 +2,8 @@
 
 Each parameter is cut into blocks of rows, and each block has its own generator, seeded by (seed,
 name, block). A rank draws only the blocks of its shard; the result equals a slice of the whole
-parameter. Threads draw different blocks, as many as torch may use: one of 8 billion weights would
-take minutes.
+parameter. As many threads as torch may use draw different blocks: one thread would take minutes
+for 8 billion weights.
 
 The generator is numpy's: torch's CPU generator uses only 32 bits of its seed, so that two blocks of
 a large model would be equal, and its values depend on the vector width of the CPU.
@@ -34,13 +34,13 @@ def init_weights(model: Model, seed: int, *, draws: bool = True) -> None:
     """Set all weights and buffers: norms to one, biases to zero, matrices to normal draws.
 
     `Model.initial_std` gives the standard deviation. Parameters may be plain or DTensors, on any
-    device; values depend on seed, names and shapes alone. If `Model.initial_weights` returns whole
+    device; values depend only on seed, names and shapes. If `Model.initial_weights` returns whole
     weights, each rank copies its part.
 
     Args:
         model: its parameters have memory.
-        seed: of the draws.
-        draws: whether weights get values; without, only buffers do, for weights that are loaded.
+        seed: seed of the draws.
+        draws: whether weights get values; otherwise only buffers do, for weights to be loaded.
     """
     model.reset_buffers()
     if not draws:
@@ -62,7 +62,7 @@ def init_weights(model: Model, seed: int, *, draws: bool = True) -> None:
             for block in drawn:
                 block.result()
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # an error ends the launch at once
+            pool.shutdown(cancel_futures=True)  # an error ends the launch immediately
             raise
 
 
@@ -78,16 +78,16 @@ def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
 
 @dataclass(frozen=True)
 class _Block:
-    """The rows of a block that lie in this rank's part."""
+    """The rows of a block within this rank's part."""
 
     number: int
-    """Of the blocks of the whole parameter."""
+    """Index among the blocks of the whole parameter."""
     local: Tensor
     """Those rows, in this rank's part."""
     shape: tuple[int, ...]
-    """From the block's first row to the last of them, in whole rows."""
+    """Shape from the block's first row to the last of them, in whole rows."""
     within: tuple[slice, ...]
-    """Where they lie in that shape."""
+    """Their place in that shape."""
 
 
 def _blocks(local: Tensor, region: tuple[slice, ...], shape: torch.Size) -> Iterator[_Block]:
@@ -106,7 +106,7 @@ def _blocks(local: Tensor, region: tuple[slice, ...], shape: torch.Size) -> Iter
         )
 
 
-@torch.no_grad()  # of this thread: the caller's does not hold here
+@torch.no_grad()  # for this thread: the caller's does not apply here
 def _fill(block: _Block, *, std: float, key: str) -> None:
     drawn = _normal(block.shape, std=std, key=f"{key}:{block.number}")
     block.local.copy_(drawn[block.within])
@@ -116,5 +116,5 @@ def _normal(shape: tuple[int, ...], *, std: float, key: str) -> Tensor:
     entropy = int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "little")
     generator = np.random.Generator(np.random.SFC64(entropy))
     drawn = generator.standard_normal(shape, dtype=np.float32)
-    drawn *= np.float32(std)  # by numpy: of torch each thread would start threads of its own
+    drawn *= np.float32(std)  # numpy: torch would start threads for each of these threads
     return torch.from_numpy(drawn)

@@ -67,7 +67,7 @@ class Noise:
     def within(self, part: str) -> Noise:
         """Return the source for a part of the model, within which site names must be unique.
 
-        Blocks with sources of their own differ in tensors alone, so all share a compiled program.
+        Blocks with their own sources differ only in tensors, so that all share a compiled program.
         """
         (keys_B,) = keys_of_sites(self._keys_B, [part])
         return Noise(_splitmix64(keys_B), self._tokens_S)

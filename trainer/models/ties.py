@@ -1,7 +1,7 @@
 """Tied tensors: one tensor under several names of a module, kept tied through every change.
 
 `to`, `to_empty` and tensor parallelism replace tensors name by name. Without `Ties.restore` each
-name would get its own tensor: another model, which trains without an error.
+name would get its own tensor: a different model, which trains without an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Ties:
     """The groups of names of a module that share one parameter or one buffer."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Find the groups; the first name in the order of the module is canonical."""
+        """Find the groups; the first name in module order is canonical."""
         names: dict[int, list[str]] = {}
         for name, tensor in chain(
             module.named_parameters(remove_duplicate=False),
@@ -77,7 +77,7 @@ def _split(tensor: Tensor | None) -> str:
 
 
 def aliases(module: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield each further name of a tied parameter, with its canonical name."""
+    """Yield each second name of a tied parameter, with its canonical name."""
     canonical: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if (first := canonical.setdefault(id(parameter), name)) != name:

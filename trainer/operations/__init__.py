@@ -1,1 +1,1 @@
-"""Operations: background work on checkpoints, a command each."""
+"""Operations: background work on checkpoints, each run by a command."""

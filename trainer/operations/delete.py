@@ -53,7 +53,7 @@ def delete_checkpoint(folder: StoragePath) -> None:
         if not folder.exists():
             return None
         (folder / COMMITTED).unlink(missing_ok=True)
-        # Before any other file goes: after a power cut the marker must not reappear.
+        # Before any other file is removed: after a power cut the marker must not reappear.
         sync_folder(folder)
         _remove(folder)
         return sync_folder(folder.parent)

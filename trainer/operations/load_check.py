@@ -25,7 +25,7 @@ from trainyard.protocol.attempt import ResumePoint
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 PART_BYTES = 512 * 2**20
-"""Bytes of tensors in memory at once; a larger tensor is a part of its own."""
+"""Bytes of tensors in memory at a time; a larger tensor is a part of its own."""
 
 Entries = dict[str, TensorKind]
 
@@ -42,14 +42,14 @@ def load_everything(
 
     Args:
         folder: folder of the checkpoint.
-        point: the checkpoint that it must hold.
+        point: the required resume point of the folder.
         ranks: ranks to shard the tensors over; 1 loads each whole.
         progress: counts the bytes read.
         operation: folder for the rendezvous file of the ranks.
 
     Raises:
-        CheckpointError: the metadata is rejected, a tensor is incomplete, or one cannot be loaded;
-            without a `fault` if the storage fails or a rank was killed, which proves nothing.
+        CheckpointError: the metadata is rejected, a tensor is incomplete, or one cannot be loaded.
+            It has no `fault` if the storage fails or a rank was killed, which proves nothing.
     """
     reader, entries = _open(folder, point)  # checks the manifest before any rank starts
     try:

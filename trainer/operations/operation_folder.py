@@ -72,10 +72,10 @@ def folders_of(order: OperationOrder) -> list[StoragePath]:
 
 
 def checkpoint_of(order: OperationOrder) -> tuple[StoragePath, ResumePoint]:
-    """Return the folder of a task's only checkpoint, and the checkpoint that it must hold.
+    """Return the folder of a task's only checkpoint, and its required resume point.
 
     Raises:
-        LaunchError: the task names no checkpoint or several, or as `folders_of`.
+        LaunchError: the task names no checkpoint or several; also as in `folders_of`.
     """
     point = order.task.checkpoint
     if point is None or len(order.task.paths) != 1:

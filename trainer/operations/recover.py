@@ -29,10 +29,10 @@ from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
 
 def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Raise the fence above a lost attempt, and return the commits that the catalog lacks.
+    """Raise the fence above a lost attempt, and return commits that the catalog lacks.
 
-    The newest come first, up to `MAX_RECOVERED_BYTES` of manifests. Checks that read no tensors run
-    here; a load compares the checksums of tensors later.
+    The newest come first, up to `MAX_RECOVERED_BYTES` of manifests. Only checks that read no
+    tensors run here; a later load compares the tensors' checksums.
 
     Raises:
         LaunchError: the task names no attempt.
@@ -68,7 +68,7 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def _manifest_if_whole(root: StoragePath, manifest: Manifest | ProgramManifest) -> str | None:
-    """Return the manifest's text; None if sizes, links, counters or metadata are wrong.
+    """Return the manifest's text, or None if sizes, links, counters or metadata are wrong.
 
     Raises:
         CheckpointError: the storage fails, which proves nothing about the checkpoint.

@@ -24,7 +24,7 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
     """Verify or scrub the checkpoint of a task; the outcome holds the result.
 
-    Of a program's checkpoint only the files are known: both compare their checksums.
+    For a program's checkpoint both only compare the checksums of its files.
 
     Raises:
         LaunchError: the task does not name one checkpoint beneath its root.
@@ -76,7 +76,7 @@ def _loaded(
 ) -> Verification:
     from trainer.operations.load_check import load_everything  # with torch
 
-    # Not the number that wrote it, so that loading must reshard.
+    # A different number of ranks than the writer's, so that loading must reshard.
     ranks = 2 if manifest.layout.world_size == 1 else 1
     tensors = load_everything(folder, point, ranks=ranks, progress=progress, operation=operation)
     now = datetime.now(UTC)

@@ -30,8 +30,8 @@ KEPT = {
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
     torch._higher_order_ops.flex_attention,
-    # The absolute maximum from which float8 computes a scale: 4 bytes kept, or one more pass over
-    # the whole tensor.
+    # The absolute maximum from which float8 computes a scale: 4 bytes kept instead of another pass
+    # over the whole tensor.
     aten.max.default,
     # Results of collectives: recomputing them would double the traffic.
     torch.ops._c10d_functional.reduce_scatter_tensor.default,
@@ -50,7 +50,7 @@ def checkpoint_activations(
         section: `full` keeps the input of a block, `selective` also the outputs of attention, of
             collectives and of every second matrix product. `memory_budget` sets an option of the
             compiler, which then selects what to recompute.
-        own_randomness: whether a block may draw from torch's generators, whose state is then
+        own_randomness: whether a block may draw from torch's generators; their state is then
             restored for the recomputation. The families draw by keys and need no state.
     """
     match section.mode:
@@ -58,8 +58,8 @@ def checkpoint_activations(
             return
         case "memory_budget":
             torch._functorch.config.activation_memory_budget = section.memory_budget
-            # The partitioner cannot size a script object; the mesh is the only one in a block, and
-            # it holds no tensor.
+            # The partitioner cannot size a script object. A block contains only the mesh, which
+            # holds no tensor.
             count_no_bytes_for_device_meshes()
             return
         case "full":

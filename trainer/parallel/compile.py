@@ -20,8 +20,8 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.parallelism import CompileSection
 
 COMPILERS = {"cuda": ("CC", ("gcc", "clang")), "cpu": ("CXX", ("g++",))}
-"""The environment variable that names the compiler of a device's kernels, and the defaults without
-it. Triton builds its launchers in C, inductor its CPU kernels in C++."""
+"""The environment variable for the compiler of a device's kernels, and the default compilers.
+Triton builds its launchers in C, inductor its CPU kernels in C++."""
 
 
 def compile_blocks(
@@ -39,8 +39,8 @@ def compile_blocks(
         section: `enabled` and the backend.
         device_type: device of the blocks.
         recipe: `quantization.recipe` of the job.
-        whole: whether one graph must hold a block. A graph break inside of one would lose the
-            speed-up without an error; a branch that depends on the data needs it.
+        whole: whether one graph must contain a block. A graph break would lose the speed-up without
+            an error; a data-dependent branch needs one.
 
     Raises:
         LaunchError: the machine has no compiler for the kernels.
@@ -74,7 +74,7 @@ def _require_compiler(device_type: str) -> None:
 def waiting_for_compilers(
     spec: JobSpec, mesh: DeviceMesh, cpu_group: dist.ProcessGroup
 ) -> Iterator[None]:
-    """Raise the timeout of collectives while ranks compile, to the limit that the supervisor has.
+    """Raise the timeout of collectives while ranks compile, to the supervisor's limit.
 
     Does nothing if the job does not compile. A barrier ends the block: on CUDA the timeout of a
     collective includes its wait for earlier ones, so no rank may post collectives of the next step,

@@ -51,7 +51,7 @@ def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None
     # A tied embedding is used first and last, so it stays in the root's group with the final norm.
     if not model.tied:
         if model.tok_embeddings is not None:
-            # Its gradient needs the tokens alone; that of an own module may need weights too.
+            # Its gradient needs only the tokens; that of an own module may need weights too.
             needed = type(model.tok_embeddings) is not nn.Embedding
             sharded = fsdp(model.tok_embeddings, reshard_after_forward=reshard)
             sharded.set_unshard_in_backward(needed)
@@ -69,10 +69,10 @@ def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None
 
 
 def reshard_after_forward(spec: JobSpec, layout: Layout) -> tuple[bool, bool]:
-    """Return whether forward frees gathered weights: of the layers, of the last modules.
+    """Return whether forward frees gathered weights: of the layers, and of the last modules.
 
-    `default` keeps the last modules, which backward uses first, and under pipeline parallelism all
-    of them, because the next micro-batch uses them again.
+    `default` keeps the last modules, which backward uses first. Under pipeline parallelism it keeps
+    all of them, because the next micro-batch uses them again.
     """
     match spec.parallelism.reshard_after_forward:
         case "always":
@@ -88,8 +88,8 @@ def set_gradient_sync(model: Model, spec: JobSpec, *, last_round: bool) -> None:
 
     Each pass reduce-scatters gradients within a replica, so no rank keeps them unsharded; the
     all-reduce over replicas waits for the last round. With `reshard_after_forward="never"`, which
-    trades memory for less communication, the reduce-scatter waits for the last round as well, but
-    not where rounds may use other parameters: FSDP then mixes types of gradients.
+    trades memory for less communication, the reduce-scatter waits for the last round as well,
+    except if rounds may use different parameters: FSDP then mixes types of gradients.
     """
     if not isinstance(model, FSDPModule):
         return
@@ -101,10 +101,10 @@ def set_gradient_sync(model: Model, spec: JobSpec, *, last_round: bool) -> None:
 
 
 def reduces(spec: JobSpec, *, last_round: bool) -> bool:
-    """Return whether the backward pass that `set_gradient_sync` configures ends with gradients.
+    """Return whether the backward pass configured by `set_gradient_sync` reduces gradients.
 
-    Those of earlier rounds wait for the last one with `reshard_after_forward="never"`, and for the
-    all-reduce over replicas.
+    Gradients of earlier rounds wait for the last round with `reshard_after_forward="never"`, and
+    for the all-reduce over replicas.
     """
     never = spec.parallelism.reshard_after_forward == "never"
     return last_round or not (never or spec.parallelism.dp_replicate > 1)

@@ -1,6 +1,6 @@
 """The inputs of the model on one rank: its tokens of each sequence, as tensors on its device.
 
-Shapes: B sequences of a micro-batch, S tokens of a sequence that this rank works on.
+Shapes: B sequences of a micro-batch, S tokens of a sequence that this rank handles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Inputs:
 
     @property
     def keywords(self) -> dict[str, Tensor]:
-        """Keyword arguments of every pipeline stage; absent ones are left out."""
+        """Keyword arguments of every pipeline stage, without absent ones."""
         given = {"keys_B": self.keys, "segments_BS": self.segments}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
@@ -96,7 +96,7 @@ def take_tokens(model: Model, spec: JobSpec, layout: Layout, coordinates: MeshCo
 
 
 def attended_tokens(spec: JobSpec, layout: Layout, coordinates: MeshCoordinates) -> Tensor:
-    """Return the tokens whose queries, keys and values this rank computes, int64 on the host.
+    """Return the tokens of which this rank computes queries, keys and values, int64 on the host.
 
     Tensor-parallel ranks have the same tokens; context-parallel ranks share them. With
     `allgather_kv` rank r of n has chunks r and 2n-1-r of 2n: an early chunk, which attends to few

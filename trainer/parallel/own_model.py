@@ -1,4 +1,4 @@
-"""Tensor parallelism of an own model, by its `tensor_parallel_plan`.
+"""Tensor parallelism of an own model, as in its `tensor_parallel_plan`.
 
 Shapes: B sequences, S tokens, T = B x S tokens, C tokens of a chunk, V vocabulary, R rows of the
 vocabulary on this rank.
@@ -25,7 +25,7 @@ from trainyard.spec.sections.parallelism import ParallelismSection
 def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection) -> None:
     """Apply the plan of an own model over the `tp` axis of the mesh, in place.
 
-    Modules that the plan does not name stay whole on each rank and compute the same there.
+    Modules outside the plan stay whole on each rank and compute the same there.
 
     Raises:
         LaunchError: a parameter cannot be split evenly, or a tied one is split in two ways.
@@ -34,7 +34,7 @@ def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection
     blocks = set(model.layers.values())
     there = dict(model.net.named_modules())
     for name, style in model.tensor_plan.items():
-        if name in there:  # else it belongs to another pipeline stage
+        if name in there:  # otherwise it belongs to another pipeline stage
             parallelize_module(there[name], tp, style)
             if there[name] not in blocks:
                 there[name].register_forward_hook(_wait_for_collective)
@@ -105,7 +105,8 @@ class _LossOfRows(torch.autograd.Function):
         grad_TR = torch.empty_like(logits_TR)
         chunks = zip(logits_TR.split(size), labels_T.split(size), grad_TR.split(size), strict=True)
         for logits_CR, labels_C, grad_CR in chunks:
-            # A copy: the logits are the model's, in any order, and the loss overwrites its own.
+            # A copy: the logits belong to the model, in any memory format, and the loss overwrites
+            # it.
             copy_CR = logits_CR.clone(memory_format=torch.contiguous_format)
             part, of_chunk_CR = of_rows.loss_of_logits(copy_CR, labels_C, gradients=True)
             loss += part

@@ -28,15 +28,15 @@ from trainyard.training.pipeline_stages import Stage
 NOWHERE = DataDependence.NOWHERE
 WRAPPING = frozenset({"dp_replicate", "dp_shard", "pp"})
 """Axes that wrap blocks or stages, applied last. Every other axis has a module of its name in
-`trainer.parallel`, whose `apply` changes single modules of the model."""
+`trainer.parallel`, with an `apply` that changes single modules of the model."""
 
 
 def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
     """Parallelize a model, usually one on the meta device, over the mesh, in place.
 
     Returns:
-        The pipeline stages of this rank by their number; without pipeline parallelism the model
-        alone. The model keeps the modules of this rank.
+        The pipeline stages of this rank by number; only the model without pipeline parallelism.
+        The model keeps the modules of this rank.
 
     Raises:
         LaunchError: an axis, the recipe or the compiler cannot be applied here.
@@ -54,7 +54,7 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
         model,
         spec,
         device_type=mesh.device_type,
-        # FSDP makes zeros of a missing gradient, which it cannot for weights gathered in float8.
+        # FSDP replaces a missing gradient by zeros, but not for weights gathered in float8.
         shards=shards_of_rows(spec, layout) if model.data_dependence == NOWHERE else None,
     )
     # TP turns weights into DTensors, and FSDP shards those further: TP comes first, FSDP last.
@@ -90,7 +90,7 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
 def _watch(
     own: OwnModel, stages: Mapping[int, Model], spec: JobSpec, trial: Trial, *, sharded: bool
 ) -> None:
-    """Have an own model refuse, while it runs, what other ranks would not follow."""
+    """Make an own model refuse changes during training that other ranks would not follow."""
     if trial.used is not None:
         own.used_parameters = frozenset(f"net.{name}" for name in trial.used)
     if trial.changed is not None:
@@ -107,10 +107,10 @@ Stages = dict[int, Model]
 
 
 def keep_own_modules(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
-    """Remove the modules of other pipeline ranks from a model, in place; names do not change.
+    """Remove other pipeline ranks' modules from a model, in place; names do not change.
 
     Raises:
-        LaunchError: an own model does not run in these stages; raised on all ranks alike.
+        LaunchError: an own model does not run in these stages; raised equally on all ranks.
     """
     if isinstance(model, OwnModel):
         try_stages(model, spec, layout)

@@ -195,8 +195,7 @@ class _Stage(PipelineStage):
                     module.unshard()
         return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
 
-    # 3. In evaluation torch passes gradients between two stages of one rank, although there are
-    # none.
+    # 3. In evaluation torch passes gradients between two stages of one rank, although none exist.
 
     def get_local_bwd_output(self, mb_index: int) -> tuple[Tensor | None, ...]:
         if not self.has_backward:

@@ -33,8 +33,8 @@ from trainyard.spec.sections.parallelism import QuantizationSection
 from trainyard.training.known_devices import LEAST_CAPABILITY
 
 LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
-"""Loggers that warn, on import, of GPU kernels that a CPU cannot load and of types registered
-twice."""
+"""Loggers that warn, on import, about GPU kernels that a CPU cannot load and about types that are
+registered twice."""
 
 
 def quantize_linear_layers(
@@ -42,7 +42,7 @@ def quantize_linear_layers(
 ) -> None:
     """Replace linear layers by ones that multiply in low precision, in place, before any wrapper.
 
-    `quantization.exclude` and `min_dim` leave layers out. The families' head is no `nn.Linear` and
+    `quantization.exclude` and `min_dim` exclude layers. The families' head is no `nn.Linear` and
     stays in high precision.
 
     Args:
@@ -50,8 +50,8 @@ def quantize_linear_layers(
         spec: gives the recipe and the excluded layers.
         device_type: `cpu` emulates.
         shards: ranks over which FSDP divides the rows of weights that it gathers from the device;
-            None where it gathers none. It gathers those of `float8_tensorwise` in float8, half the
-            bytes of bfloat16, where their rows divide evenly: torchao gathers no padded shards. The
+            None if it gathers none. With `float8_tensorwise` it gathers weights in float8, half the
+            bytes of bfloat16, if their rows divide evenly: torchao gathers no padded shards. The
             other recipes scale each row or block of the gathered weight, and gather in high
             precision.
 
@@ -85,7 +85,7 @@ def quantize_linear_layers(
 
 
 def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
-    """Reject an own model with a quantized layer whose sides, on each rank, do not fit the recipe.
+    """Reject an own model if the sides of a quantized layer on a rank do not fit the recipe.
 
     For the families the planner checks the same.
 
@@ -94,7 +94,7 @@ def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
         spec: gives the recipe, the excluded layers, and the axes.
 
     Raises:
-        LaunchError: naming the layer.
+        LaunchError: names the layer.
     """
     wanted = number_format(spec)
     if wanted is None or not isinstance(model, OwnModel):
@@ -120,7 +120,7 @@ def refuse_unknown_names(model: Model, spec: JobSpec) -> None:
     """Reject parts of names in `exclude` that match no layer; the default ones need not match.
 
     Raises:
-        LaunchError: naming them, and the layers that there are.
+        LaunchError: names them, and the existing layers.
     """
     names = [name for name, _ in _linear_layers(model)]
     section = spec.quantization
@@ -138,10 +138,10 @@ def _linear_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 def refuse_unable(spec: JobSpec, name: str, capability: tuple[int, int]) -> None:
-    """Reject a GPU whose tensor cores do not support the number format of the recipe.
+    """Reject a GPU with tensor cores that do not support the number format of the recipe.
 
     Raises:
-        LaunchError: naming the field, the GPU and what it needs.
+        LaunchError: names the field, the GPU and the required capability.
     """
     wanted, recipe = number_format(spec), spec.quantization.recipe
     assert wanted is not None
@@ -195,7 +195,7 @@ def high_precision(tensor: Tensor) -> Tensor:
 
 
 Convert = Callable[[nn.Module, Callable[[nn.Module, str], bool]], object]
-"""Replaces the linear layers of a model for which the given predicate of module and name holds."""
+"""Replaces a model's linear layers that match a predicate of module and name."""
 
 
 def _to_float8(recipe: str, *, emulate: bool, gathers: bool) -> Convert:
@@ -261,7 +261,7 @@ class MXLinear(nn.Linear):
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress torchao's warnings on import, and without a GPU the search for its kernels.
+    """Suppress torchao's warnings on import and, without a GPU, its search for kernels.
 
     torchao loads the kernels when the package is first imported.
     """

@@ -63,7 +63,7 @@ class SplitTokenLoss(TokenLoss):
         return self._combined(*super().sums_and_logits(logits_CR, labels_C))
 
     def _combined(self, log_sums_C: Tensor, label_logits_C: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both over the rows of all ranks, from those over the rows of this one."""
+        """Return both values over the rows of all ranks, from those over this rank's rows."""
         mine_2C = torch.stack([log_sums_C, label_logits_C])
         sums_NC, label_logits_NC = self._of_all_ranks(mine_2C).unbind(1)
         return sums_NC.logsumexp(0), label_logits_NC.amax(0)

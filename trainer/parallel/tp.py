@@ -102,7 +102,7 @@ def overlap_communication(mesh: DeviceMesh) -> None:
 
 
 def _block_plan(block: nn.Module, stream: Placement) -> dict[str, ParallelStyle]:
-    """Return how the modules of a block are split, by name."""
+    """Return the split of a block's modules, by name."""
     assert isinstance(block, Block)
     plan: dict[str, ParallelStyle] = {
         "attention_norm": _norm(stream),

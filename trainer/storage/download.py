@@ -10,9 +10,9 @@ from trainer.storage import s3_client
 FIRST = 2**20
 LARGEST = 16 * 2**20
 """Bytes of the first and of the largest request. Sizes double while reads stay sequential: a short
-read fetches little too much, and a long one needs few requests."""
+read fetches little more than needed, and a long one needs few requests."""
 AHEAD = 4
-"""Most requests in flight, hence most spans in memory."""
+"""Limit of requests in flight, hence of spans in memory."""
 
 
 class Download:
@@ -49,7 +49,7 @@ class Download:
         return count
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes, fewer only at the end; `OSError` as `readinto`."""
+        """Return up to `size` bytes, fewer only at the end; raises `OSError` like `readinto`."""
         content = bytearray(min(size, self._size - self._at))
         left = memoryview(content)
         while left and (count := self.readinto(left)):

@@ -34,7 +34,7 @@ TRANSIENT = (
 OF_CONTENT = (errno.ENOENT, errno.EIO)  # a missing file or bad sectors: damage, not an outage
 XXH3_128 = "xxh3_128"
 LARGEST_SMALL_FILE = 64 * 2**20
-"""Most bytes of a manifest: a larger file is none."""
+"""Size limit of a manifest; a larger file is not one."""
 READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
 
 
@@ -73,7 +73,7 @@ def file_digest(path: StoragePath, *, algorithm: str = XXH3_128) -> str:
 
 
 def read_small(path: StoragePath) -> bytes:
-    """Return a file's content, cut where it is no small file; may raise OSError."""
+    """Return a small file's content, cut at the size limit; may raise OSError."""
     if not isinstance(path, Path):
         return path.read_bytes()
     with _open_regular(path) as file:
@@ -81,7 +81,7 @@ def read_small(path: StoragePath) -> bytes:
 
 
 def _open_regular(path: StoragePath) -> FileIO | Download:
-    """Open a file that a program of a job may have put there: a pipe would block for ever."""
+    """Open a file that a job's program may have created: a pipe would block for ever."""
     if not isinstance(path, Path):
         return path.open("rb", buffering=0)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

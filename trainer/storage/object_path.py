@@ -12,7 +12,7 @@ from trainer.storage.download import Download
 from trainyard.spec.storage_uri import OBJECTS, split_object_store
 
 DELETED_AT_ONCE = 1000
-"""Objects of one delete request: S3's limit."""
+"""Objects per delete request: S3's limit."""
 
 LARGEST_SMALL = 2**30
 """Bytes of the largest object for `read_bytes`."""
@@ -77,7 +77,7 @@ class ObjectPath:
         return ObjectPath(self.bucket, tuple(kept))
 
     def is_relative_to(self, other: ObjectPath) -> bool:
-        """Return whether it lies beneath another path, or is that one."""
+        """Return whether it lies beneath another path or equals it."""
         beginning = self.parts[: len(other.parts)]
         return (self.bucket, beginning) == (other.bucket, other.parts)
 
@@ -141,7 +141,8 @@ class ObjectPath:
         s3_client.call("delete_object", str(self), Bucket=self.bucket, Key=self.key)
 
     def beneath(self, *, start: str = "") -> Iterator[ObjectPath]:
-        """Yield the objects of a folder whose relative names begin with `start`, sorted by name.
+        """Yield the objects of a folder, sorted by name, with relative names that start with
+        `start`.
 
         Raises:
             OSError: the object store rejects the listing.

@@ -70,7 +70,7 @@ def wait(begun: Future[Any], path: str) -> Any:
 def begin_reading(bucket: str, key: str, *, start: int, end: int) -> Future[bytes]:
     """Start to read the bytes from `start` up to, not including, `end`.
 
-    botocore retries until an answer begins; this function repeats a request whose body breaks off.
+    botocore retries until an answer starts; this function repeats a request if its body breaks off.
     """
     system = _system()
 
@@ -112,14 +112,14 @@ def _system() -> Any:
 
 
 def _proxies() -> dict[str, dict[str, str]]:
-    """Return the choice of a proxy for the store, where the environment names any.
+    """Return the store's proxy settings if the environment names a proxy.
 
-    botocore's own choice sends requests for a store on this machine to the proxy, too.
+    botocore itself would send requests for a store on this machine to the proxy, too.
 
     Raises:
         OSError: a variable that names a proxy for the store cannot be used.
     """
-    # As botocore: `all_proxy`, such as a SOCKS proxy for a person's tools, is not for the store.
+    # Like botocore: `all_proxy`, for example a SOCKS proxy for interactive tools, is not used.
     environment = {name: os.environ[name] for name in os.environ if name.lower() != "all_proxy"}
     if not names_proxy(environment):
         return {}

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 PART = 32 * 2**20
 """Bytes of a part. All but the last are equal, which some stores require."""
 MAX_PARTS = 9_000
-"""Parts of an object of the expected size. S3's limit is 10,000; the margin allows for an object
-that is larger than expected."""
+"""Parts of an object of the expected size. S3's limit is 10,000; the margin allows for a larger
+object than expected."""
 IN_FLIGHT = 4
-"""Most parts in flight, if the memory limit allows it."""
+"""Limit of parts in flight, if the memory limit allows it."""
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Upload:
         self._in_flight.append((self._sent, begun))
 
     def _take(self) -> io.BytesIO:
-        """Return the filled buffer as a file: aiohttp sends `bytes` without yielding to others."""
+        """Return the filled buffer as a file: aiohttp sends `bytes` without yielding."""
         filled, self._filling = self._filling, io.BytesIO()
         filled.seek(0)
         return filled
@@ -140,5 +140,5 @@ class Upload:
 
 
 def part_bytes(expected: int) -> int:
-    """Return the bytes of a part with which an object of `expected` bytes has few enough parts."""
+    """Return the part size at which an object of `expected` bytes has few enough parts."""
     return max(PART, math.ceil(expected / MAX_PARTS / 2**20) * 2**20)

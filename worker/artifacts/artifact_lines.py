@@ -1,4 +1,4 @@
-"""`artifacts.jsonl` of a run directory: what was logged, once the server has its content."""
+"""`artifacts.jsonl` of a run directory: artifacts with content that the server has."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from worker.node.files import open_regular, read_small
 logger = logging.getLogger(__name__)
 
 MAX_LINES = 20_000
-"""Lines of one node, after which no artifact is reported."""
+"""Lines of one node; further artifacts are not reported."""
 COLLECTED = -1
-"""In place of the number of a process: the supervisor's own."""
+"""The supervisor's own number, instead of that of a process."""
 OUTPUT_LOST = "output: "
-"""Before a reason, in what is noted: that output of ranks was given up by it."""
+"""Prefix of a noted reason for which output of ranks was given up."""
 
 
 class ArtifactLines:
     """The file that reports send; two threads append to it.
 
-    Its lines hold the offsets of what they were made of, so that a later process of the same share
-    continues after the last one. What has no line, because its reason has one already, is noted in
-    a file of its own: its content is removed, and a later process would report it as unreadable.
+    Its lines hold the offsets of their records, so that a later process of the same share
+    continues after the last one. Records without a line, because their reason already has one, are
+    noted in a separate file: their content is removed, and a later process would report it as
+    unreadable.
 
     Args:
         path: the file.
-        state: the file of what has no line.
+        state: the file of the records without a line.
     """
 
     def __init__(self, path: Path, state: Path) -> None:
@@ -41,7 +42,7 @@ class ArtifactLines:
         self._state = state
         self._skipped: dict[int, int] = {}
         self.made_room = False
-        """Whether content that waited was removed: the disk was full."""
+        """Whether waiting content was removed because the disk was full."""
         self.noted: set[str] = set()
         """Reasons that have a line; one event for each is enough."""
         self._lock = threading.Lock()
@@ -49,15 +50,15 @@ class ArtifactLines:
         self.offsets: dict[int, int] = {}
         """Offset up to which the records of a process are in the file."""
         self.collected: set[str] = set()
-        """Names of what was collected at the end of the attempt."""
-        # Before any rank begins, which could put something else there.
+        """Names of the files collected at the end of the attempt."""
+        # Before any rank starts, which could put something else there.
         with contextlib.suppress(OSError):  # it exists, or `append` fails as well
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         self._recover()
 
     @property
     def is_full(self) -> bool:
-        """Whether no further artifact is taken."""
+        """Whether further artifacts are refused."""
         return self.count >= MAX_LINES
 
     def append(self, line: ArtifactLine) -> None:
@@ -76,14 +77,14 @@ class ArtifactLines:
             self._count(line.process, line.end, name, line.dropped)
 
     def skip(self, process: int, end: int) -> None:
-        """Continue after a record of which no line is written."""
+        """Continue after a record that gets no line."""
         self.offsets[process] = max(self.offsets.get(process, 0), end)
         with self._lock:
             self._skipped[process] = self.offsets[process]
             self._keep_state()
 
     def note_made_room(self) -> None:
-        """Note that content which waits is about to be removed."""
+        """Note that waiting content is about to be removed."""
         with self._lock:
             self.made_room = True
             self._keep_state()
@@ -96,7 +97,7 @@ class ArtifactLines:
             logger.warning("%s is not written: %s", self._state, error)
 
     def _recover(self) -> None:
-        """Count the lines of a former process, and remove half a line that it left at the end."""
+        """Count the lines of a former process, and remove an incomplete last line."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             state = json.loads(read_small(self._state))
             self.made_room = bool(state["made_room"])
@@ -106,7 +107,7 @@ class ArtifactLines:
         with contextlib.suppress(OSError), open_regular(self.path, writing=True) as file:
             for text in file:
                 if not text.endswith(b"\n"):
-                    file.truncate(whole)  # else the next line would be one with it
+                    file.truncate(whole)  # else the next line would be appended to it
                     return
                 whole += len(text)
                 try:

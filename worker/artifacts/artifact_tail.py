@@ -15,13 +15,13 @@ from worker.node.files import open_regular
 logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
-"""Bytes of records that are read at once; no line of ours is as long."""
+"""Bytes of records per read; no line of ours is as long."""
 MAX_WARNINGS = 100
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ArtifactTail:
-    """The folder `artifacts/` of a share, which ranks own: no link is followed there.
+    """The folder `artifacts/` of a share, which ranks own: links there are not followed.
 
     Args:
         folder: the folder.
@@ -37,8 +37,7 @@ class ArtifactTail:
     def records(self, process: int, start: int) -> Iterator[tuple[int, ArtifactRecord | None]]:
         """Yield the records of a process from an offset on, each with the offset after it.
 
-        None stands for a line that is no record. What follows a line that is too long is never
-        read.
+        An invalid line is yielded as None. Reading stops for good at a line that is too long.
         """
         if process in self._refused:
             return
@@ -69,7 +68,7 @@ class ArtifactTail:
         """Open a regular file of the ranks in the folder.
 
         Raises:
-            OSError: there is none.
+            OSError: there is no such file.
         """
         folder = os.open(self._folder, FOLDER)
         try:
@@ -78,7 +77,7 @@ class ArtifactTail:
             os.close(folder)
 
     def remove(self, name: str) -> None:
-        """Remove a content file; one that is not there is no error."""
+        """Remove a content file; a missing file is no error."""
         try:
             folder = os.open(self._folder, FOLDER)
         except OSError:
@@ -92,7 +91,7 @@ class ArtifactTail:
             os.close(folder)
 
     def content_files(self) -> list[str]:
-        """Return the names of content files that are there."""
+        """Return the names of the content files in the folder."""
         try:
             return [file.name for file in self._folder.iterdir() if file.suffix != ".jsonl"]
         except OSError:

@@ -1,7 +1,7 @@
 """Finds the files that `program.artifacts` names, after the ranks of a share have ended.
 
-Folders may be written by ranks, so that no link is followed, and only regular files of the ranks'
-user are opened.
+Ranks may write these folders: links are not followed, and only regular files of the ranks' user
+are opened.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from worker.node.files import open_regular
 logger = logging.getLogger(__name__)
 
 MAX_ENTRIES, DEEPEST = 20_000, 16
-"""Files and folders that are looked at in one folder of outputs, and levels of folders."""
+"""Files and folders that are read in one folder of outputs, and levels of folders."""
 ANY_DEPTH = "**"
 Tail = tuple[str, ...]
 """The parts of a pattern that are not matched yet."""
 
 
 def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
-    """Yield the name of each file that the spec names, and the file; None if it cannot be opened.
+    """Yield name and open file of each output that the spec names; None if it cannot be opened.
 
-    They lie in the working folder, or in `outputs` of the run directory, which comes first. Of a
-    folder that all nodes see, the node of global rank 0 yields them alone.
+    Outputs lie in `outputs` of the run directory, which comes first, or in the working folder. If
+    all nodes see a folder, only the node of global rank 0 yields its files.
     """
     program = share.spec.program
     if program is None or not program.artifacts:
@@ -50,7 +50,7 @@ def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
             folders.append(
                 (folder_at(share.attempt.roots, code, field="program.code.folder"), working)
             )
-        except ValueError as error:  # it was there when the share began
+        except ValueError as error:  # it was there when the share started
             logger.warning("no artifacts of the code: %s", error)
     found: set[str] = set()
     for base, inner in folders:
@@ -64,15 +64,15 @@ def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
 def matching(
     base: Path, inner: Tail, patterns: frozenset[Tail], *, owner: int
 ) -> Iterator[tuple[str, BinaryIO | None]]:
-    """Yield the files below a folder that patterns match, in the order of their names.
+    """Yield the files below a folder that match a pattern, sorted by name.
 
-    Each is open, or None where the system refuses that.
+    Each file is open, or None where the system refuses to open it.
 
     Args:
         base: a folder that is trusted.
-        inner: parts of the folder below it in which the patterns begin; no link among them.
-        patterns: parts of each; `**` stands for any number of folders, and no other part matches a
-            name that begins with a dot, unless it does so itself.
+        inner: parts of the folder below it in which the patterns start; no link among them.
+        patterns: parts of each pattern. `**` matches any number of folders; no other part matches
+            a name that starts with a dot, unless the part does too.
         owner: user who owns the files.
     """
     try:
@@ -85,13 +85,13 @@ def matching(
     left = [MAX_ENTRIES]
     yield from _walk(fd, "", patterns, owner, left)
     if left[0] <= 0:
-        logger.warning("%s has more than %d files: the rest is not looked at", base, MAX_ENTRIES)
+        logger.warning("%s has more than %d files: the rest is not read", base, MAX_ENTRIES)
 
 
 def _walk(
     fd: int, prefix: str, tails: frozenset[Tail], owner: int, left: list[int]
 ) -> Iterator[tuple[str, BinaryIO | None]]:
-    """Yield the matching files of an open folder, which is closed."""
+    """Yield the matching files of an open folder, and close the folder."""
     try:
         with os.scandir(fd) as entries:
             seen = list(islice(entries, max(left[0], 0)))
@@ -113,10 +113,10 @@ def _walk(
 
 
 def _open_entry(entry: os.DirEntry[str], *, owner: int, parent: int) -> BinaryIO | None:
-    """Return a file of the owner open, or None where the system refuses that.
+    """Open a file of the owner; return None where the system refuses that.
 
     Raises:
-        OSError: it is of another user, or gone.
+        OSError: another user owns it, or it is gone.
     """
     try:
         return open_regular(Path(entry.name), owner=owner, parent=parent)
@@ -128,7 +128,7 @@ def _open_entry(entry: os.DirEntry[str], *, owner: int, parent: int) -> BinaryIO
 
 
 def _after(tails: Iterable[Tail], name: str) -> frozenset[Tail]:
-    """Return what is left of patterns once they have matched a name."""
+    """Return the remaining parts of the patterns after they have matched a name."""
     found: set[Tail] = set()
     for tail in tails:
         if tail and tail[0] == ANY_DEPTH:

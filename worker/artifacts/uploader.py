@@ -1,7 +1,7 @@
-"""Sends the content of artifacts to the server, then names them in what reports send.
+"""Sends the content of artifacts to the server, then names them in the reports.
 
-A thread of its own: an upload delays neither reports nor the lease. An artifact is appended to
-`artifacts.jsonl` once the server has its content, and reports bring that file like metrics.
+It runs in its own thread: an upload delays neither reports nor the lease. An artifact is appended
+to `artifacts.jsonl` once the server has its content; reports send that file like metrics.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ PAUSE_SECONDS = 1.0
 MAX_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
 """Files that are collected at the end of a share, and their bytes."""
 UNKNOWN = 401
-"""Perhaps the answer of a stranger on the port of our server, which is away."""
+"""May come from another program on the port of our server while the server is away."""
 MAX_REPEATS = 5
-"""Answers in a row without a byte more, after which the server counts as away."""
+"""Consecutive answers without progress after which the server counts as away."""
 OVER = 409
-"""Refusal of a server that takes no artifacts of this attempt any more."""
+"""The server accepts no more artifacts of this attempt."""
 NO_ROUTE = frozenset({404, 405})
 """Answers of a proxy that lacks the route for a while, or of a server of an earlier version."""
 
 
 class RouteMissing(ServerAway):
-    """The answer was that there is no such route: that may change while the attempt runs."""
+    """The server has no such route: that may change while the attempt runs."""
 
 
 class ArtifactUploader:
@@ -57,8 +57,8 @@ class ArtifactUploader:
 
     Args:
         share: the share.
-        give_up_at: returns the Unix time after which the end of the share waits for no upload;
-            None where nothing hurries.
+        give_up_at: returns the Unix time from which the end of the share no longer waits for
+            uploads; None without a deadline.
     """
 
     def __init__(self, share: Share, give_up_at: Callable[[], float | None] = lambda: None) -> None:
@@ -66,7 +66,7 @@ class ArtifactUploader:
         self._give_up_at = give_up_at
         self._processes = sorted(share.processes_of_program)
         self.lines = ArtifactLines(share.run.artifact_lines, share.run.artifact_state)
-        """What reports send."""
+        """The file that reports send."""
         self._tail = ArtifactTail(share.run.artifacts, writer=share.run.writer)
         self._wake = threading.Event()
         self._ending = self._stopped = False
@@ -77,8 +77,8 @@ class ArtifactUploader:
 
     @property
     def done(self) -> bool:
-        """Whether everything that the share will ever log is in the file of lines, or dropped."""
-        # An upload that is under way may take longer than its time.
+        """Whether every artifact of the share is in the file of lines, or dropped."""
+        # A current upload may exceed its time.
         return self._done.is_set() or (self._ending and self._is_late)
 
     @property
@@ -91,24 +91,24 @@ class ArtifactUploader:
         return self._stopped or (self._ending and self._is_late)
 
     def finish(self, *, wait_seconds: float = 0.5) -> None:
-        """Upload the rest: no process of the share runs any more.
+        """Upload the rest; called when no process of the share runs.
 
         Args:
-            wait_seconds: so long an upload that is short is waited for.
+            wait_seconds: time to wait for a short upload.
         """
         self._ending = True
         self._wake.set()
         self._done.wait(wait_seconds)
 
     def stop(self) -> None:
-        """Have the thread end: the server takes nothing more."""
+        """Stop the thread: the server accepts nothing more."""
         self._stopped = True
         self._wake.set()
 
     def drop_waiting(self) -> bool:
-        """Remove content that the server does not have: the disk is full. Return whether any was.
+        """Remove content that the server lacks, as the disk is full; return whether there was any.
 
-        The next records of such content are dropped with that reason.
+        The next records of such content are dropped for that reason.
         """
         names = self._tail.content_files() if self._processes else []
         if names:
@@ -118,7 +118,7 @@ class ArtifactUploader:
         return bool(names)
 
     def note_lost_output(self, reason: DropReason) -> None:
-        """Have the server append the event that output was given up, one for each reason."""
+        """Have the server record that output was given up: one event for each reason."""
         if OUTPUT_LOST + reason in self.lines.noted:
             return
         try:
@@ -133,7 +133,7 @@ class ArtifactUploader:
         try:
             self._upload()
         finally:
-            self._done.set()  # the exit must not wait for a thread that has ended
+            self._done.set()  # the exit must not wait for a dead thread
 
     def _upload(self) -> None:
         token = self._share.run.secret.read_text(encoding="ascii").strip()
@@ -141,7 +141,7 @@ class ArtifactUploader:
         waits = BACKOFF.pauses()
         with WorkerApi(node.server_url or "", token, ca_file=node.server_ca) as api:
             while not (self._gives_up or self.done):
-                ending = self._ending  # read first: all that there will be is seen afterwards
+                ending = self._ending  # read first: a share that has ended adds nothing after it
                 try:
                     more = self._turn(api)
                     waits, pause = BACKOFF.pauses(), 0.0 if more else PAUSE_SECONDS
@@ -155,7 +155,7 @@ class ArtifactUploader:
                 except ApiError as refusal:
                     logger.warning("the server takes no artifacts: %s", refusal)
                     break
-                except Exception:  # a full disk: reports must go on
+                except Exception:  # a full disk, for example: reports must continue
                     logger.exception("artifacts wait")
                     more, pause = True, next(waits)
                 if ending and not more:
@@ -165,9 +165,9 @@ class ArtifactUploader:
                     self._wake.clear()
 
     def _turn(self, api: WorkerApi) -> bool:
-        """Upload what one read of each process' records names; return whether there was any.
+        """Upload the artifacts of one read of each process' records; return whether there were any.
 
-        Once no process of the share runs, files that `program.artifacts` names follow.
+        Once no process of the share runs, the files of `program.artifacts` follow.
         """
         more, ending = False, self._ending
         for process in self._processes:
@@ -183,10 +183,10 @@ class ArtifactUploader:
         return more
 
     def _collect(self, api: WorkerApi) -> None:
-        """Upload the files that the spec names, those first that come first.
+        """Upload the files that the spec names, in its order.
 
         Raises:
-            ServerAway, ApiError: of the server; a repeat continues.
+            ServerAway, ApiError: from the server; a repeat continues.
             OSError: a line cannot be appended.
         """
         total = 0
@@ -221,7 +221,7 @@ class ArtifactUploader:
         """Upload one artifact and append its line.
 
         Raises:
-            ServerAway, ApiError: of the server.
+            ServerAway, ApiError: from the server.
             OSError: the line cannot be appended.
         """
         digest, size, dropped = None, 0, None if record is None else record.dropped
@@ -246,7 +246,7 @@ class ArtifactUploader:
             self._tail.remove(record.file)  # last: until the line is written it may be sent again
 
     def _send(self, api: WorkerApi, name: str) -> tuple[str | None, int, DropReason | None]:
-        """Return digest and size of a content file that the server has, or why it does not."""
+        """Return digest and size of a content file once the server has it, or why it does not."""
         try:
             with self._tail.open(name) as file:
                 return self._send_open(api, name, file)
@@ -259,7 +259,7 @@ class ArtifactUploader:
     def _send_open(
         self, api: WorkerApi, name: str, file: BinaryIO | None
     ) -> tuple[str | None, int, DropReason | None]:
-        """Return digest and size of an open file that the server has, or why it does not."""
+        """Return digest and size of an open file once the server has it, or why it does not."""
         if file is None:
             return None, 0, "unreadable"
         attempt_id = self._share.launch.attempt_id
@@ -273,19 +273,19 @@ class ArtifactUploader:
 def send_file(
     api: WorkerApi, attempt_id: str, file: BinaryIO, *, stopped: Callable[[], bool]
 ) -> tuple[str | None, int, DropReason | None]:
-    """Upload an open file in blocks, from where the server has it; return its digest and size.
+    """Upload an open file in blocks from the server's offset on; return its digest and size.
 
-    The file is what it holds up to its size at the call: a rank may append to it meanwhile.
+    The size at the call bounds the upload: a rank may append to the file meanwhile.
 
     Args:
         api: the connection to the server.
         attempt_id: the attempt.
         file: the file.
-        stopped: whether the upload is to be given up.
+        stopped: whether to give up the upload.
 
     Raises:
         ServerAway: the server does not answer, or the upload is given up.
-        ApiError: it takes no artifacts of this attempt.
+        ApiError: the server takes no artifacts of this attempt.
         OSError: the file cannot be read.
     """
     size = file.seek(0, 2)
@@ -302,7 +302,7 @@ def send_file(
     stored, repeats = 0, 0
     while True:
         if stopped():
-            raise ServerAway("the share is over, or its time")
+            raise ServerAway("the share is over, or its time has passed")
         file.seek(stored)
         block = file.read(min(BLOCK_BYTES, size - stored))
         reply = _send_block(api, attempt_id, digest, offset=stored, size=size, block=block)
@@ -319,11 +319,11 @@ def send_file(
 def _send_block(
     api: WorkerApi, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Upload a block; a refusal that concerns this content alone becomes a reply.
+    """Upload a block; return a refusal of this content alone as a reply.
 
     Raises:
         ServerAway: the server does not answer.
-        ApiError: it takes no artifacts of this attempt.
+        ApiError: the server takes no artifacts of this attempt.
     """
     try:
         return api.upload_artifact(attempt_id, digest, offset=offset, size=size, block=block)

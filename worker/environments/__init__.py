@@ -1,1 +1,1 @@
-"""Environments of programs: what a lock needs, where it is installed, and the operation for it."""
+"""Environments of programs: what a lock needs, where it is installed, and its build operation."""

@@ -16,7 +16,7 @@ LARGEST_LOCK = 4 * 2**20
 
 
 class BuildRequest(RecordModel):
-    """All that an environment depends on; its digest names the environment."""
+    """Everything that an environment depends on; its digest names the environment."""
 
     python: PythonFacts
     """The interpreter that runs it, on the node that needs it."""
@@ -39,13 +39,13 @@ class BuildRequest(RecordModel):
 
 
 def request_of(base: Path, folder: Sequence[str], lock: str, *, python: str | None) -> BuildRequest:
-    """Return what this node needs for a lock.
+    """Return the build request of this node for a lock.
 
     Args:
         base: a trusted folder.
         folder: names below it that lead to the code.
         lock: relative path inside the code.
-        python: version of the interpreter; that of the worker when absent.
+        python: version of the interpreter; the worker's own when absent.
 
     Raises:
         ValueError: a file is missing or unfit, or the node lacks the interpreter.

@@ -4,9 +4,9 @@
 <root>/environments/<digest>/              an environment; only the worker's user can change it
 <root>/environments/<digest>/environment.json    its size; the folder's own time is its last use
 <root>/environments/requests/<digest>.json       the BuildRequest, until it is built (0600)
-<root>/environments/.<digest>.<random>.partial/  one that is being built, or removed
+<root>/environments/.<digest>.<random>.partial/  an environment during its build or removal
 ```
-Ranks may write into the root: what lies at these names counts only if it belongs to the worker.
+Ranks may write into the root: entries at these names count only if the worker owns them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from worker.node.folder_usage import remove_tree
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PARTIAL = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.partial")
 USED_EVERY = 3600.0
-"""Pause between two notes that an environment is in use."""
+"""Pause between two updates of an environment's last use."""
 IN_USE_SECONDS = 3 * USED_EVERY
-"""Time since its last use within which an environment is not removed to make room."""
+"""Time since its last use within which an environment is not removed to free space."""
 LEFT_SECONDS = 86_400.0
-"""Age from which a request, or what an interrupted build left, is removed."""
+"""Age from which a request, or the rest of an interrupted build, is removed."""
 MAX_BYTES = 200 * 2**30
-"""Room of all environments of a storage root, and of a single one."""
+"""Limit for all environments of a storage root, and for one."""
 MAX_ENTRIES = 2_000_000
 OTHERS_WRITE = 0o022
 
@@ -56,20 +56,20 @@ class EnvironmentStore:
         self.folder = root / ENVIRONMENTS
 
     def prepare(self) -> None:
-        """Make the folder, before a rank can make one of this name.
+        """Create the folder, before a rank can create one of this name.
 
-        One that is there stays as it is: `find` and `request` refuse that of another user.
+        An existing folder stays as it is: `find` and `request` refuse that of another user.
 
         Raises:
-            OSError: the storage refuses, such as one that is read-only.
+            OSError: the storage refuses, for example because it is read-only.
         """
         _make(self.folder, 0o755)
 
     def find(self, digest: str) -> Path | None:
-        """Return an environment, and note that it is used; None where there is none.
+        """Return an environment and update its last use; None if it is absent.
 
         Raises:
-            ValueError: what has its name can be changed by others than the worker.
+            ValueError: others than the worker can change it.
         """
         path = self.folder / digest
         try:
@@ -77,18 +77,18 @@ class EnvironmentStore:
             self._check(self.folder)
             self._check(path)
             self.touch(path)
-            self._check(path)  # it may have been removed in between: from now on it is not
+            self._check(path)  # it may have been removed before `touch`, but not from here on
         except FileNotFoundError:
             return None
         return path
 
     def touch(self, path: Path) -> None:
-        """Note that an environment is used; without effect on storage that is read-only."""
+        """Update the last use of an environment; does nothing on read-only storage."""
         with suppress(OSError):
             os.utime(path)
 
     def request(self, request: BuildRequest) -> None:
-        """Write down what is to be built.
+        """Write down a build request.
 
         Raises:
             OSError: the storage refuses.
@@ -102,12 +102,12 @@ class EnvironmentStore:
         replace_file(self._request(request.digest), request.text, mode=0o600)
 
     def read_request(self, digest: str) -> BuildRequest | None:
-        """Return what is to be built, if it was requested and is intact."""
+        """Return the request of a build, or None if it is absent or damaged."""
         request = read_record(self._request(digest), BuildRequest)
         return request if request is not None and request.digest == digest else None
 
     def begin(self, digest: str) -> Path:
-        """Return a new folder for a build, into which the worker alone may write.
+        """Return a new folder for a build, writable for the worker alone.
 
         Raises:
             OSError: the storage refuses.
@@ -117,7 +117,7 @@ class EnvironmentStore:
         return partial
 
     def publish(self, partial: Path, digest: str, *, most_bytes: int) -> int:
-        """Put a build in place, once no process of its user is left; return its size in bytes.
+        """Put a build in place, once no process of its user runs; return its size in bytes.
 
         Raises:
             OSError: the storage refuses.
@@ -132,21 +132,21 @@ class EnvironmentStore:
         except OSError as error:
             if error.errno not in TARGET_EXISTS:
                 raise
-            remove_tree(partial)  # an equal one came first
+            remove_tree(partial)  # an equal build was published first
         sync_folder(self.folder)
         self._request(digest).unlink(missing_ok=True)
         return size
 
     def clean(self, *, unused_days: float, most_bytes: int, now: float | None = None) -> list[str]:
-        """Remove unused environments, and those used least recently while all take too much room.
+        """Remove unused environments, and the least recently used while all exceed the limit.
 
         Args:
             unused_days: time since its last use after which one is removed.
-            most_bytes: of all environments together.
+            most_bytes: limit for all environments together.
             now: the present Unix time.
 
         Returns:
-            The digests of those that were removed.
+            Digests of the removed environments.
         """
         now = time.time() if now is None else now
         found = sorted(self._environments())
@@ -171,10 +171,10 @@ class EnvironmentStore:
                     yield path.lstat().st_mtime, built.size if built else 0, path
 
     def _remove(self, path: Path, used_at: float) -> bool:
-        """Remove an environment unless it is used at this moment; return whether it is gone."""
+        """Remove an environment unless it is in use; return whether it is gone."""
         away = self._partial(path.name)
         with suppress(OSError):
-            path.rename(away)  # first the name: who looks now finds none, and has it built again
+            path.rename(away)  # first the name: from now on a job finds none and has it built again
             if away.lstat().st_mtime > used_at:
                 away.rename(path)
                 return False
@@ -201,7 +201,7 @@ class EnvironmentStore:
         return self.folder / f".{digest}.{secrets.token_hex(8)}.partial"
 
     def _check_root(self) -> None:
-        """Refuse a root in which another user can put a folder in place of the environments."""
+        """Refuse a root in which another user can replace the folder of environments."""
         root = self.folder.parent
         mode = root.stat().st_mode
         if mode & OTHERS_WRITE and not mode & stat.S_ISVTX:
@@ -228,9 +228,9 @@ def _make(folder: Path, mode: int) -> None:
 
 
 def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
-    """Give a build to the worker, readable for all users and writable for one; return its size.
+    """Make the worker the owner of a build, readable for all users; return its size.
 
-    The mode of the folder keeps other users out meanwhile.
+    Meanwhile the folder's mode keeps other users out.
     """
     size = entries = 0
     for folder, folders, files in _walked(partial):
@@ -246,8 +246,8 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
                     f"{MAX_ENTRIES:,} and {most_bytes:,}"
                 )
             if stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
-                continue  # a link has no rights of its own, and the walk comes to a folder
-            # A hard link could lead to a file of another job, whose rights would change here.
+                continue  # a link has no mode of its own, and the walk visits each folder
+            # A hard link could lead to a file of another job, and this would change its mode.
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                 raise ValueError(f"{path} is neither a file of its own, a folder nor a link")
             _own(path, group)
@@ -257,7 +257,7 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
 
 
 def _walked(partial: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a build, which no process changes any more, and follow no link.
+    """Walk a build without following links; no process changes it any more.
 
     Raises:
         ValueError: its folders are nested too deep.

@@ -1,4 +1,4 @@
-"""The interpreters of a node, and what packages that are installed for one depend on."""
+"""The interpreters of a node, and the facts on which packages installed for them depend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PythonFacts(RecordModel):
     """An interpreter of a node."""
 
     executable: str
-    """Its path, behind all links: an environment refers to it."""
+    """Its path with links resolved: an environment refers to it."""
     version: str
     """Such as `3.12.4`."""
     implementation: str

@@ -1,4 +1,4 @@
-"""The part of a build that its code has no hand in: before its command starts, and after it."""
+"""The trusted part of a build: what the worker does before and after its command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NodeBuild:
     """One build of an environment on this node."""
 
     def __init__(self, root: Path, task: BuildTask) -> None:
-        """Describe the build; nothing is read.
+        """Describe the build without reading anything.
 
         Args:
             root: the storage root.
@@ -30,14 +30,14 @@ class NodeBuild:
         self._store, self._digest = EnvironmentStore(root), task.digest
 
     def prepare(self, folder: Path) -> None:
-        """Write the order of the command.
+        """Write the build order of the command.
 
         Args:
-            folder: that of the operation.
+            folder: the folder of the operation.
 
         Raises:
             OSError: the storage refuses.
-            ValueError: nothing was requested, or this node differs from the one that needs it.
+            ValueError: there is no request, or this node differs from the one that made it.
         """
         order = BuildOrder()
         if self._store.find(self._digest) is None:
@@ -53,7 +53,7 @@ class NodeBuild:
         create_file(folder / ORDER, order.model_dump_json(indent=1) + "\n", mode=0o640)
 
     def admit(self, folder: Path, user: RankUser) -> None:
-        """Let the user of the command in, who has no process yet."""
+        """Give the user of the command access; it has no process yet."""
         user.give(folder / ORDER, 0o640)
         if (target := self.target(folder)) is not None:
             user.give(target, 0o1770)
@@ -61,11 +61,11 @@ class NodeBuild:
     def finish(
         self, folder: Path, outcome: OperationOutcome, *, unused_days: float
     ) -> OperationOutcome:
-        """Put the build in place; no process of its command is left.
+        """Put the build in place; no process of its command runs.
 
         Args:
-            folder: that of the operation.
-            outcome: what the command reports, or why it reports nothing.
+            folder: the folder of the operation.
+            outcome: the report of the command, or why there is none.
             unused_days: time since its last use after which another environment is removed.
 
         Returns:
@@ -86,21 +86,21 @@ class NodeBuild:
         return OperationOutcome(outcome="succeeded", message=message)
 
     def discard(self, folder: Path) -> None:
-        """Remove what is not in place, once no process of the command is left."""
+        """Remove an unfinished build; no process of the command runs."""
         if (target := self.target(folder)) is not None:
             remove_tree(target)
 
     def target(self, folder: Path) -> Path | None:
-        """Return where the packages are installed; None where that is done already."""
+        """Return the folder for the packages; None where they are installed already."""
         target = BuildOrder.model_validate_json((folder / ORDER).read_bytes()).target
         return Path(target) if target else None
 
 
 def _check(request: BuildRequest) -> None:
-    """Refuse to build for a node that is unlike this one.
+    """Refuse to build for a node that differs from this one.
 
     Raises:
-        ValueError: naming what differs.
+        ValueError: names the differences.
     """
     wanted = request.python
     version = ".".join(wanted.version.split(".")[:2])

@@ -1,12 +1,12 @@
-"""Installs the packages of a lock with uv, called word by word (docs/adr/0011).
+"""Installs the packages of a lock with uv, without a shell (docs/adr/0011).
 
 Run as `python -m worker.environments FOLDER`, in the folder of an operation:
 
 ```
 build.json       the BuildOrder
-project/         the lock and what lies next to it
+project/         the lock and the files next to it
 build.log        output of uv
-cache/           uv's, removed at the end
+cache/           uv's cache, removed at the end
 ```
 """
 
@@ -33,7 +33,7 @@ UV = (sys.executable, "-m", "uv", "--no-progress", "--color=never")
 
 
 class BuildOrder(RecordModel):
-    """`build.json`: what to install, and where; nothing where the environment is in place."""
+    """`build.json`: what to install, and where; empty if the environment is in place."""
 
     request: BuildRequest | None = None
     """The lock and its interpreter."""
@@ -42,7 +42,7 @@ class BuildOrder(RecordModel):
 
 
 def build(folder: Path) -> OperationOutcome:
-    """Install the packages of an order, and return how that ended."""
+    """Install the packages of an order, and return the outcome."""
     order = BuildOrder.model_validate_json((folder / ORDER).read_bytes())
     if order.request is None:
         return OperationOutcome(outcome="succeeded", message="it is in place already")
@@ -81,7 +81,7 @@ def _variables(folder: Path, target: str) -> Mapping[str, str]:
         **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
         "UV_CACHE_DIR": str(folder / "cache"),
         "UV_PROJECT_ENVIRONMENT": target,
-        "UV_LINK_MODE": "copy",  # the cache goes, and a file of two names has two sets of rights
+        "UV_LINK_MODE": "copy",  # the cache is removed, and a hard link would share its mode
         "UV_PYTHON_DOWNLOADS": "never",
         "UV_COMPILE_BYTECODE": "1",  # no rank may write it there
     }
@@ -90,7 +90,7 @@ def _variables(folder: Path, target: str) -> Mapping[str, str]:
 def _steps(
     request: BuildRequest, target: str, project: Path
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield what each call of uv does, and its words."""
+    """Yield the purpose and the arguments of each call of uv."""
     python = ("--python", request.python.executable)
     # Relocatable: nodes may see the root at different paths, and the folder is renamed at the end.
     yield "creates it", ("venv", "--relocatable", "--allow-existing", *python, target)
@@ -114,10 +114,10 @@ def _steps(
 
 
 def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str | None:
-    """Run a command, its output to the log; return how it failed, None where it did not.
+    """Run a command and log its output; return how it failed, or None.
 
-    What it may take is bounded by the supervisor of the operation: code of a package has the user
-    of this process, and could stop it.
+    The supervisor of the operation enforces its limits: a package's code runs as the user of this
+    process, and could stop it.
     """
     with (folder / BUILD_LOG).open("ab") as log:
         done = subprocess.run(
@@ -133,7 +133,7 @@ def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> 
 
 
 def main(folder: Path) -> int:
-    """Build in the folder of an operation, and write the outcome."""
+    """Build in the folder of an operation, and write the outcome file."""
     outcome = build(folder)
     replace_file(folder / OUTCOME, outcome.model_dump_json(indent=1) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""The Celery app of one node: one queue, one short task that launches, one for operations."""
+"""The Celery app of one node: one queue, one short task for launches, one for operations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TASK, OPERATION_TASK = "worker.launch", "worker.operation"
 
 
 def create_app(settings: Settings, node: LocalNode) -> Celery:
-    """Return the app that launches what the server grants; messages come from `node.<name>`."""
+    """Return the app that launches granted shares; it reads the queue `node.<name>`."""
     app = Celery("trainyard", broker=settings.whole_broker_url())
     app.conf.update(
         task_default_queue=f"node.{settings.node_name}",
         task_ignore_result=True,
-        # A message that a dying worker had in its hands comes again; doubled ones do no harm.
+        # A message that a dying worker held is delivered again; duplicates do no harm.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
         task_serializer="json",

@@ -1,4 +1,4 @@
-"""Long polls of the server, in place of a queue at the broker: no Celery, no password of it."""
+"""Long polls of the server instead of a broker's queue: without Celery or a broker password."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ logger = logging.getLogger(__name__)
 WAIT_SECONDS = 25.0
 """Longest poll; below the minute after which proxies usually cut a silent connection."""
 THREADS = 2
-"""Launches and operations that start at once, as with the broker."""
+"""Launches and operations that start concurrently, as with the broker."""
 MAX_KNOWN = 1024
 """Ids that a poll can name."""
 AGAIN = Backoff(first=2.0, longest=60.0)
-"""Pauses before an id is taken again that the server still lists after it was handled: a claim that
-was refused, or a launch that failed here."""
+"""Pauses before an id that the server still lists is tried again after a refused claim, or a launch
+that failed here."""
 SHORTEST_SECONDS = 1.0
-"""Shortest time from a poll that brought nothing to the next one."""
+"""Shortest time from an empty poll to the next one."""
 
 
 class ServerInbox:
-    """Takes what the server lists for this node, and starts each in one of two threads.
+    """Takes the messages that the server lists for this node; two threads start them.
 
-    The server lists levels: an id is there until it is claimed. So each poll names the ids that are
-    being handled, and those that were handled so recently that they are not taken again yet.
+    The server lists levels: an id is listed until it is claimed. So each poll names the ids that
+    are being handled, and those that were handled too recently to be tried again.
     """
 
     def __init__(self, settings: Settings, node: LocalNode) -> None:
@@ -52,26 +52,26 @@ class ServerInbox:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="start")
 
     def consume(self) -> None:
-        """Take messages until SIGTERM or SIGINT, then let what has begun to start finish.
+        """Take messages until SIGTERM or SIGINT, then let current starts finish.
 
         Needs the main thread: the signals are handled here.
         """
         ended = os.eventfd(0, os.EFD_CLOEXEC)
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Not the event: a handler that takes its lock could interrupt who holds it.
+            # Not `Event.set`: a handler that takes its lock could interrupt the holder.
             signal.signal(number, lambda *_: os.eventfd_write(ended, 1))
-        # A daemon: a poll may wait for half a minute, and an end of the worker must not.
+        # A daemon: a poll may wait for half a minute, and the worker must not.
         threading.Thread(target=self.poll_until_stopped, name="polls", daemon=True).start()
-        os.read(ended, 8)  # which goes on after a signal, unlike eventfd_read
+        os.read(ended, 8)  # it continues after a signal, unlike eventfd_read
         self.stop()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def stop(self) -> None:
-        """Take nothing more."""
+        """Take no more messages."""
         self._stopping.set()
 
     def poll_until_stopped(self) -> None:
-        """Poll the server, one poll after another, also through its absence."""
+        """Poll the server repeatedly, also while it is away."""
         away = Retries(BACKOFF)
         settings = self._settings
         with WorkerApi(settings.url, None, ca_file=settings.ca_file) as api:
@@ -83,7 +83,7 @@ class ServerInbox:
                     if away.failures:
                         logger.info("the server answers again")
                     away.succeeded()
-                    # An answer without anything new may come at once, as from a server that ends.
+                    # An empty answer may come immediately, as from a server that shuts down.
                     pause = 0.0 if new else began + SHORTEST_SECONDS - time.monotonic()
                 except (ApiError, ServerAway) as error:
                     if not away.failures:
@@ -95,7 +95,7 @@ class ServerInbox:
                 self._stopping.wait(max(0.0, pause))
 
     def _request(self) -> MessagesRequest:
-        """Return the next poll: it ends when an id may be taken again."""
+        """Return the next poll; its time ends when an id may be tried again."""
         now = time.monotonic()
         with self._lock:
             paused = {i: r.next_at - now for i, r in self._handled.items() if r.next_at > now}
@@ -106,7 +106,7 @@ class ServerInbox:
         )
 
     def _take(self, reply: MessagesReply) -> bool:
-        """Start what is new; return whether there was any."""
+        """Start new messages; return whether there were any."""
         name, now = self._node.name, time.monotonic()
         listed: Sequence[tuple[str, Message]] = [
             *((i, LaunchMessage(attempt_id=i, node=name)) for i in reply.attempts),
@@ -136,6 +136,6 @@ class ServerInbox:
                 self._handled.setdefault(key, Retries(AGAIN)).failed()
 
     def _forget(self, now: float) -> None:
-        """Drop the ids that the server has listed no more for a while."""
+        """Drop ids that the server has not listed for a while."""
         limit = now - 2 * AGAIN.longest
         self._handled = {i: r for i, r in self._handled.items() if r.next_at > limit}

@@ -1,4 +1,4 @@
-"""What a message leads to: the claim of a share or an operation, and its start."""
+"""Handles a message: claims a share or an operation, and starts it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Message = LaunchMessage | OperationMessage
 
 
 def start(message: Message, settings: Settings, node: LocalNode) -> bool:
-    """Claim what a message names, and start its supervisor; return whether that was done.
+    """Claim the share or operation of a message and start its supervisor; return whether it was.
 
-    While the server does not answer, nothing is claimed: the message will come again.
+    While the server does not answer, nothing is claimed: the message is sent again later.
 
     Raises:
         ValueError, OSError, SubprocessError: the claim cannot be carried out here.

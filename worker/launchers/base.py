@@ -1,4 +1,4 @@
-"""The interface between the supervisor of an attempt and the program that starts its ranks."""
+"""The interface between the supervisor of an attempt and the launcher of its ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Share:
     run: WorkerRun
     """The run directory."""
     launch: LaunchRecord
-    """The parameters that come from the node."""
+    """The parameters set by the node."""
     sizes: tuple[int, ...]
     """Ranks of each node of the attempt, by node rank."""
 
@@ -36,8 +36,7 @@ class Share:
         """Read the share that a run directory describes.
 
         Raises:
-            ValueError: a record is missing or damaged, or the nodes hold another number of slots
-                than there are ranks.
+            ValueError: a record is missing or damaged, or the numbers of slots and ranks differ.
         """
         launch = read_record(run.launch, LaunchRecord)
         attempt = read_record(run.attempt, AttemptSpec)
@@ -58,14 +57,14 @@ class Share:
 
     @property
     def ranks(self) -> range:
-        """Global ranks of this node: those of the nodes before it come first."""
+        """Global ranks of this node; those of earlier nodes precede them."""
         node_rank = self.launch.node_rank
         first = sum(self.sizes[:node_rank])
         return range(first, first + self.sizes[node_rank])
 
     @property
     def processes_of_program(self) -> frozenset[int]:
-        """Numbers that processes of a program may have here: one a slot, or one for the node."""
+        """Legal process numbers of a program here: one for each slot, or one for the node."""
         if not self.runs_program:
             return frozenset()
         return frozenset({*self.ranks, self.launch.node_rank})
@@ -93,7 +92,7 @@ class Share:
 
     @cached_property
     def runs_program(self) -> bool:
-        """Whether a program runs in place of the trainer; not where the spec is damaged."""
+        """Whether a program runs instead of the trainer; False if the spec is damaged."""
         try:
             return self.spec.program is not None
         except (OSError, ValueError):
@@ -101,7 +100,7 @@ class Share:
 
     @property
     def stop_grace_seconds(self) -> float:
-        """Time that a stop leaves to a program; 0 where there is none."""
+        """Grace period of a program on a stop; 0 without a program."""
         program = self.spec.program if self.runs_program else None
         return 0.0 if program is None else program.stop_grace_seconds
 
@@ -109,9 +108,9 @@ class Share:
     def environment(self) -> dict[str, str]:
         """Variables of the launcher, the check and the ranks.
 
-        The job's override those of the node, and the launch record's override both; only the number
-        of threads is the job's choice first. Where an attempt has several nodes, the interface
-        towards them is named, unless node or job name another.
+        The job's variables override the node's, and the launch record's override both; only for the
+        number of threads does the job's value win. An attempt of several nodes gets the interface
+        between them, unless the node or the job names another.
         """
         launch, job, node = self.launch, self.spec.env, rank_environment()
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
@@ -121,7 +120,7 @@ class Share:
             "PYTHONUNBUFFERED": "1",  # a line reaches the log when it is printed, not at the end
             **({} if self.runs_program else _kernel_caches(self.run)),
             **job,
-            **launch.environment,  # the GPUs of its slots above all: no job sees those of another
+            **launch.environment,  # above all the GPUs of its slots: a job sees no other's
             # With 1, torchrun numbers ranks as if every node had as many as its own.
             "TORCH_ELASTIC_WORKER_IDENTICAL": "0",
             **({"OMP_NUM_THREADS": threads} if threads else {}),
@@ -144,14 +143,14 @@ def _kernel_caches(run: WorkerRun) -> dict[str, str]:
 
 
 def processes_of(launch: LaunchRecord) -> ProcessTree:
-    """Return all processes of a share: its launch record alone names them."""
+    """Return the process tree of a share, from its launch record alone."""
     return ProcessTree(user=launch.user, attempt_id=launch.attempt_id, node=launch.node)
 
 
 def put_back(node: str, message: str, *, remedy: str) -> Failure:
-    """Return the failure of a launch that the server places again, without using up a retry.
+    """Return the failure of a launch that the server places again without using up a retry.
 
-    Nothing of the job is at fault, nor the node: the next attempt avoids what refused this one.
+    Neither the job nor the node is at fault; the next attempt avoids the cause of the refusal.
     """
     return Failure(
         reason=FailureReason.LAUNCH_ERROR,
@@ -172,24 +171,24 @@ class Observation:
     ranks: int
     """Number of ranks of the node."""
     pids: Mapping[int, int]
-    """Process id by global rank, of those that have begun."""
+    """Process id by global rank; ranks that have not started are omitted."""
     pidfds: Mapping[int, int]
-    """Pidfd by global rank, of those that run on this machine: readable when the rank ends."""
+    """Pidfd by global rank of each running rank; readable when the rank ends."""
     exits: tuple[RankExit, ...]
-    """Exits of ranks, in order of time; neither code nor signal where the exit was not seen."""
+    """Exits of ranks, in order of time; without code and signal if the exit was not observed."""
     ended: bool = False
-    """Whether the launcher itself has ended, so that no further rank begins."""
+    """Whether the launcher itself has ended, so that no further rank starts."""
     failure: Failure | None = None
-    """Once `ended`: the failure of the launcher itself, where that is why ranks are missing."""
+    """Once `ended`: the launcher's own failure, if that is why ranks are missing."""
 
     @property
     def started(self) -> bool:
-        """Whether any rank has begun."""
+        """Whether any rank has started."""
         return bool(self.pids)
 
     @property
     def failed(self) -> bool:
-        """Whether a rank ended in another way than with exit code 0."""
+        """Whether a rank ended otherwise than with exit code 0."""
         return any(end.exit_code != 0 for end in self.exits)
 
     @property
@@ -199,7 +198,7 @@ class Observation:
 
     @property
     def settled(self) -> bool:
-        """Whether each rank runs or its exit is known: no change is due at this moment."""
+        """Whether every rank runs or has a known exit: no change is due now."""
         waiting = 0 if self.ended else self.ranks - len(self.pids)
         gone = len(self.pids) - len(self.pidfds) - len(self.exits)
         return waiting == gone == 0
@@ -214,13 +213,13 @@ class Launcher(Protocol):
 
     @property
     def checks_alongside(self) -> bool:
-        """Whether `start` starts the check too, so that it runs while the ranks start."""
+        """Whether `start` also starts the check, which then runs while the ranks start."""
 
     def prepare(self) -> Sequence[str] | Failure:
-        """Check what the launcher itself needs of the node, before any process of the share starts.
+        """Check the launcher's own needs on the node, before any process of the share starts.
 
         Returns:
-            The command that checks the input, empty without one; or why the share cannot be
+            The command that checks the input, empty if there is none; or why the share cannot be
             launched here.
         """
 
@@ -228,11 +227,11 @@ class Launcher(Protocol):
         """Start the ranks of this node; called once.
 
         Args:
-            check: with `checks_alongside`, the command that `prepare` returned; else it has run.
+            check: the command of `prepare`, with `checks_alongside`; otherwise it has run already.
 
         Returns:
-            The process of this check, a child of this one, with its output in the log of the node's
-            first rank; None without one.
+            Pid of the check, a child of this process that writes to the log of the node's first
+            rank; None without a check.
 
         Raises:
             OSError: the system refuses to start a process.
@@ -242,7 +241,7 @@ class Launcher(Protocol):
         """Return the present state of the ranks without waiting."""
 
     def stop(self) -> None:
-        """End every process of the share, and return when none is left.
+        """End every process of the share; return when none is left.
 
         Raises:
             NotEndedError: a process may not be ended; the share is not over.

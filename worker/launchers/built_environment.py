@@ -32,7 +32,7 @@ class UsedEnvironment:
         self._noted_at = time.monotonic()
 
     def note(self) -> None:
-        """Note from time to time that it is used, so that no build removes it."""
+        """Update its last use from time to time, so that no build removes it."""
         if time.monotonic() - self._noted_at > USED_EVERY:
             self._noted_at = time.monotonic()
             self._store.touch(self.path)
@@ -44,7 +44,7 @@ def environment_of(
     code: CodeSection | None,
     roots: Mapping[str, str],
 ) -> UsedEnvironment:
-    """Return the environment of a lock, which is noted as used.
+    """Return the environment of a lock, and update its last use.
 
     Args:
         share: the share; a pack is unpacked in its run directory.
@@ -53,7 +53,7 @@ def environment_of(
         roots: storage roots of this node.
 
     Raises:
-        MissingEnvironmentError: it is not built yet, and is requested now.
+        MissingEnvironmentError: it is not built yet; it is requested now.
         OSError: the storage refuses the request.
         ValueError: the lock is missing or unfit, or others could change the environment.
     """
@@ -84,7 +84,7 @@ def root_at(roots: Mapping[str, str], name: str, *, named: str) -> Path:
     Args:
         roots: path or URL of each root, by name.
         name: the root.
-        named: what names it, for an error.
+        named: the field and its value, for an error.
 
     Raises:
         ValueError: the node has no such root, or it is a bucket.

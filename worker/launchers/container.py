@@ -1,4 +1,4 @@
-"""The words that run the command of a rank in a container of Apptainer, or of Podman."""
+"""Command lines that run a rank in a container of Apptainer or Podman."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class ApptainerContainer:
-    """An image and what of the node its processes see, each at its own path."""
+    """An image, and the folders of the node that its processes see, each at its own path."""
 
     engine: str
     """Path of Apptainer."""
@@ -29,10 +29,10 @@ class ApptainerContainer:
     binds: tuple[str, ...]
     """Folders of the node."""
     gpus: bool
-    """Whether libraries and devices of the GPUs are added."""
+    """Whether GPU libraries and devices are added."""
 
     def prepare(self) -> list[str]:
-        """Return no command: the image is used where it is."""
+        """Return no command: the image is used in place."""
         return []
 
     def loaded(self) -> str:
@@ -42,21 +42,21 @@ class ApptainerContainer:
     def words(
         self, image: str, command: Sequence[str], *, folder: str, variables: Mapping[str, str]
     ) -> list[str]:
-        """Return the words that run a command; variables of the process pass through.
+        """Return the command line that runs a command; variables of the process pass through.
 
-        Neither `--pid` nor `--ipc`: the supervisor ends the processes of the host, and ranks of one
-        node share memory. `--contain` keeps home and temporary folders of the node out.
+        Neither `--pid` nor `--ipc`: the supervisor ends processes of the host, and ranks of one
+        node share memory. `--contain` keeps the node's home and temporary folders out.
 
         Args:
-            image: what `loaded` returned.
+            image: the result of `loaded`.
             command: the command inside.
             folder: where it runs.
-            variables: those of the ranks, which all pass through.
+            variables: variables of the ranks, which all pass through.
         """
         del variables
         binds = [word for bind in (*self.binds, SHARED_MEMORY) for word in ("--bind", bind)]
         gpus = ["--nv"] if self.gpus else []
-        # Torchrun, which starts these words, needs the variables of its own interpreter.
+        # torchrun, which starts this command line, needs the variables of its own interpreter.
         apart = [f"--unset={name}" for name in OF_OTHER_PYTHONS]
         return [
             *("/usr/bin/env", *apart, self.engine, "exec", "--contain", "--no-home", *gpus, *binds),
@@ -77,16 +77,16 @@ def container_of(
     gpus: bool,
     path: str,
 ) -> Container:
-    """Return the container of an image: of Podman for an archive, else of Apptainer.
+    """Return the container of an image: Podman's for an archive, otherwise Apptainer's.
 
     Args:
         place: the image.
-        roots: storage roots of this node, all of which are bound but for buckets.
+        roots: storage roots of this node; all except buckets are bound.
         run: the run directory.
-        user: as whom ranks run; as the worker when absent.
+        user: user of the ranks; the worker's own when absent.
         folders: further folders to bind.
         gpus: whether the slots are GPUs.
-        path: where the engine is looked up.
+        path: search path of the engine.
 
     Raises:
         ValueError: the node lacks the image or its engine, or a path cannot be bound.
@@ -117,7 +117,7 @@ def container_of(
 
 
 def command_inside(word: str, folder: Path) -> Iterator[str]:
-    """Yield the words by which the first word of a command is started in an image.
+    """Yield the command line that starts the first word of a command in an image.
 
     Args:
         word: a file in the working folder, or a program on the image's `PATH`.

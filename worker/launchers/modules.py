@@ -24,20 +24,20 @@ type module >/dev/null 2>&1 || exit {NO_MODULES}
 module load "$@" >&2 || exit 4
 exec /usr/bin/env -0
 """
-"""The same text for every job: names are its arguments, and no part of it."""
+"""The same script for every job: module names are its arguments, not part of it."""
 OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
 
 def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -> dict[str, str]:
-    """Return the variables of this node once modules are loaded, with those of the modules.
+    """Return this node's variables after modules are loaded.
 
     Args:
         names: the modules, in their order.
-        user: as whom the files of the modules run; the worker when absent.
+        user: user that runs the modules' files; the worker's own when absent.
         folder: where the shell runs.
 
     Raises:
-        ValueError: the node has no modules, or not these, or they took too long.
+        ValueError: the node has no modules, lacks one of these, or loading took too long.
     """
     field = f"program.environment.modules={list(names)!r}"
     command = ["/bin/bash", "--noprofile", "--norc", "-c", LOAD, "modules", *names]
@@ -64,7 +64,7 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
         raise ValueError(f"{field} cannot be loaded: {said or f'status {done.returncode}'}")
     found = _variables(done.stdout)
     loaded = found.get("LOADEDMODULES", "").split(":")
-    for name in names:  # older versions of the command succeed without the module
+    for name in names:  # older versions of the command succeed even if a module is missing
         if not any(each == name or each.startswith(f"{name}/") for each in loaded):
             raise ValueError(f"{field}: {name} is not loaded: {said or 'the command is silent'}")
     return found
@@ -73,11 +73,11 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
 def with_modules(
     environment: Mapping[str, str], loaded: Mapping[str, str], *, kept: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of ranks with those that modules set, changed or removed.
+    """Return the variables of ranks after the modules' changes and removals.
 
     Args:
         environment: variables of the ranks.
-        loaded: those of the node with the modules.
+        loaded: variables of the node with the modules loaded.
         kept: variables of the job and of the launch, which override those of modules.
     """
     node, result = rank_environment(), dict(environment)

@@ -1,4 +1,4 @@
-"""The packs of a node: fetched with the token of an attempt, checked, and kept within a bound."""
+"""The packs of a node: fetched with an attempt's token, verified, and limited in size."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from worker.node.folder_usage import evict
 from worker.node.node_store import NodeStore
 
 CACHE_BYTES = 2**30
-"""Most bytes of the packs on a node; those that were used least recently go first."""
+"""Limit of all packs on a node; the least recently used are removed first."""
 FETCH_SECONDS = 60.0
-"""How long a fetch is tried again while the server is away."""
+"""Time for which a fetch is repeated while the server is away."""
 FETCHING = ".fetch-"
 LEFT_SECONDS = 3600.0
-"""Time without a write after which a file of a fetch was left by one that was killed."""
+"""Time without a write after which a file belongs to a killed fetch."""
 
 
 class PutBackError(Exception):
-    """The node cannot have the code at present, through no fault of the job."""
+    """The node cannot get the code now, through no fault of the job."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -35,11 +35,11 @@ class PutBackError(Exception):
 
 
 class _DamagedError(Exception):
-    """What arrived is not the pack that was named."""
+    """The received content is not the named pack."""
 
 
 def fetch_pack(share: Share, digest: str) -> Path:
-    """Return the archive of a pack, which has the digest; it is fetched unless it is there.
+    """Return the archive of a pack with this digest, fetched if it is absent.
 
     Raises:
         PutBackError: the server is away, sends something else, or the disk is full.
@@ -49,7 +49,7 @@ def fetch_pack(share: Share, digest: str) -> Path:
     archive = store.packs / f"{digest.removeprefix('sha256:')}.tar.gz"
     try:
         if archive.is_file() and _digest(archive) == digest:
-            os.utime(archive)  # used: the last to go
+            os.utime(archive)  # most recently used: removed last
             return archive
         store.packs.mkdir(mode=0o700, exist_ok=True)
         remove_leftovers(store.packs)  # before the fetch: they may fill the disk
@@ -74,7 +74,7 @@ def fetch_pack(share: Share, digest: str) -> Path:
 
 
 def no_space(folder: Path, error: OSError) -> PutBackError:
-    """Return the reason of a launch that is put back because the disk takes no code."""
+    """Return the error of a launch that is put back because the disk is full."""
     return PutBackError(
         f"{DATA_DIR_FULL}: {folder}: {error.strerror or error}",
         remedy="Free space there; the next attempt goes to another node, or waits.",
@@ -82,7 +82,7 @@ def no_space(folder: Path, error: OSError) -> PutBackError:
 
 
 def _fetch(api: WorkerApi, attempt_id: str, archive: Path, digest: str) -> None:
-    """Fetch a pack; it has its name only once it is whole and on disk."""
+    """Fetch a pack; it gets its name only when it is complete and on disk."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, prefix=FETCHING) as file:
         api.fetch_pack(attempt_id, file)
         file.flush()
@@ -90,7 +90,7 @@ def _fetch(api: WorkerApi, attempt_id: str, archive: Path, digest: str) -> None:
         if found != digest:
             raise _DamagedError(f"what arrived has the digest {found}")
         os.fsync(file.fileno())
-        # Two attempts may fetch it at once: the later one replaces equal content.
+        # Two attempts may fetch it concurrently: the later one replaces equal content.
         os.link(file.name, f"{file.name}.whole")
         Path(f"{file.name}.whole").replace(archive)
 
@@ -101,7 +101,7 @@ def _digest(archive: Path) -> str:
 
 
 def remove_leftovers(folder: Path, *, now: float | None = None) -> None:
-    """Remove what fetches that were killed have left."""
+    """Remove the files of killed fetches."""
     now = time.time() if now is None else now
     for path in folder.glob(f"{FETCHING}*"):
         with suppress(FileNotFoundError):  # its fetch has just ended

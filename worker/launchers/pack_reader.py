@@ -1,6 +1,6 @@
-"""Unpacks a pack, in a process of its own: nothing lies, leads or grows outside of its bounds.
+"""Unpacks a pack in a separate process, within limits on paths, links and size.
 
-`python -m worker.launchers.pack_reader SECONDS ARCHIVE FOLDER [GROUP]` prints why it does not.
+`python -m worker.launchers.pack_reader SECONDS ARCHIVE FOLDER [GROUP]` prints why it fails.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path, PurePosixPath
 
 from trainyard.spec.code_pack import MAX_ENTRIES, MAX_UNPACKED_BYTES, stays_inside
 
-# What this module imports costs each launch of a pack: no package but the standard library's.
+# Each launch of a pack imports this module: only the standard library, for speed.
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 DONE, REFUSED, NO_SPACE = 0, 3, 4
-"""How the process ends; it prints the reason."""
+"""Exit statuses; the process prints the reason."""
 MEMORY_BYTES = 2**30
-"""Most memory that it may use."""
+"""Memory limit of the process."""
 HEADER_BYTES = 2**20
-"""Most bytes between the content of two members: names, and the attributes of pax."""
+"""Limit of the bytes between the contents of two members: names and pax attributes."""
 
 
 class _Bounded:
-    """Reads a stream up to a bound, so that a small archive cannot become a large one.
+    """Reads a stream up to a limit, so that a small archive cannot become a large one.
 
-    Headers have a bound of their own: `tarfile` holds each in memory.
+    Headers have their own limit: `tarfile` holds each in memory.
     """
 
     def __init__(self, source: gzip.GzipFile) -> None:
@@ -39,10 +39,10 @@ class _Bounded:
         self._before_next = HEADER_BYTES
 
     def enter(self, member: tarfile.TarInfo) -> None:
-        """Admit the content of a member, and the header of the next one.
+        """Admit the content of a member and the next header.
 
         Raises:
-            ValueError: it is a sparse file: its holes are bytes of the disk, and none of the
+            ValueError: it is a sparse file: its holes take bytes of the disk but none of the
                 archive.
         """
         if member.issparse():
@@ -61,7 +61,7 @@ class _Bounded:
 
 
 def read_pack(archive: Path, folder: Path, *, group: int | None) -> None:
-    """Write the files of a pack into a folder that is empty.
+    """Write the files of a pack into an empty folder.
 
     Regular files, folders, and relative links that stay inside are legal. Links are made last, so
     that no file is written through one.
@@ -69,12 +69,12 @@ def read_pack(archive: Path, folder: Path, *, group: int | None) -> None:
     Args:
         archive: a gzipped tar archive.
         folder: an empty folder, which no rank can enter yet.
-        group: gets the right to read the files, and to create others in the folders.
+        group: group that may read the files and create others in the folders; optional.
 
     Raises:
         OSError: the system refuses.
         TarError, EOFError, zlib.error: the archive is damaged.
-        ValueError: it holds what is not legal.
+        ValueError: the archive holds something illegal.
     """
     with gzip.open(archive, "rb") as source:
         bounded = _Bounded(source)
@@ -146,9 +146,9 @@ def _give(path: Path, group: int, mode: int) -> None:
 
 
 def main() -> int:
-    """Unpack within the bounds of the process; return how it ended, and print why."""
+    """Unpack within the process' limits; print why it fails, and return the exit status."""
     seconds, archive, folder, *group = sys.argv[1:]
-    # By SIGXCPU, unlike what the system ends for its own reasons.
+    # SIGXCPU distinguishes this limit from a kill by the system.
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 10))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
@@ -160,7 +160,7 @@ def main() -> int:
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         sys.stdout.write(str(error))
         return REFUSED
-    except (RecursionError, MemoryError) as error:  # of `tarfile`, on headers made for it
+    except (RecursionError, MemoryError) as error:  # from `tarfile`, on malicious headers
         sys.stdout.write(f"its headers cannot be read: {type(error).__name__}")
         return REFUSED
     return DONE

@@ -1,4 +1,4 @@
-"""Containers of Podman: an archive of an image, which is loaded once and runs each rank."""
+"""Podman containers: an archive of an image is loaded once and runs each rank."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ logger = logging.getLogger(__name__)
 
 PODMAN = "podman"
 OF_PODMAN = ("crun", "unshare")
-"""Further programs that it needs here: another runtime would make cgroups of its own."""
+"""Further programs that it needs here: another runtime would create its own cgroups."""
 SCRATCH = Path("/tmp")
 STORE = "containers"
 SETTINGS = "containers.conf"
 LIST_SECONDS = 60.0
 MAX_PROCESSES = 32_768
-"""Podman itself runs with a limit of so many, and can give no container more."""
+"""Podman itself runs with this limit, and can give a container no higher one."""
 OF_THE_IMAGE = frozenset({"PATH", "LD_LIBRARY_PATH", *OF_OTHER_PYTHONS})
-"""Variables whose value in the image holds."""
+"""Variables that keep the image's value."""
 OF_THE_LAUNCHER = (
     *("RANK", "WORLD_SIZE", "LOCAL_*", "GROUP_*", "ROLE_*", "MASTER_ADDR", "MASTER_PORT"),
     *("TORCHELASTIC_*", "TORCH_*", "NCCL_*", "TRAINYARD_*"),
 )
-"""Variables that torchrun and the supervisor add for each rank; `*` stands for any rest."""
+"""Variables that torchrun and the supervisor add for each rank; `*` matches any suffix."""
 
 
 @dataclass(frozen=True)
 class PodmanContainer:
-    """An image in a store of the attempt's own, and what of the node its processes see."""
+    """An image in the attempt's own store, and the folders of the node that its processes see."""
 
     engine: str
     """Path of Podman."""
     image: str
     """Path of the archive."""
     binds: tuple[str, ...]
-    """Folders of the node, each of which is seen at its own path."""
+    """Folders of the node, each visible at its own path."""
     gpus: bool
     """Whether the GPUs of the node are added."""
     run: Path
     """The run directory, which holds the store until the attempt ends."""
     user: RankUser | None = None
-    """As whom Podman runs; as the worker when absent."""
+    """User of Podman; the worker's own when absent."""
 
     @property
     def store(self) -> Path:
@@ -60,10 +60,10 @@ class PodmanContainer:
         return self.run / STORE
 
     def prepare(self) -> list[str]:
-        """Make the folders of Podman, and return the command that loads the image."""
+        """Create Podman's folders, and return the command that loads the image."""
         self.store.mkdir(mode=0o700)
         scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix(self.run), dir=SCRATCH))
-        # Locks of its own: by default all stores of a user share one file of locks in /dev/shm.
+        # Its own locks: by default all stores of a user share one lock file in /dev/shm.
         (scratch / SETTINGS).write_text('[engine]\nlock_type = "file"\n', encoding="utf-8")
         if self.user is not None:
             for folder in (self.store, scratch):
@@ -71,10 +71,10 @@ class PodmanContainer:
         return [*self._podman(), "load", "--quiet", "--input", self.image]
 
     def loaded(self) -> str:
-        """Return the id of the image that was loaded.
+        """Return the id of the loaded image.
 
         Raises:
-            ValueError: there is none, or the archive held several.
+            ValueError: no image was loaded, or the archive held several.
         """
         user = self.user.word if self.user else "-"
         command = [*self._podman(), "images", "--all", "--quiet", "--no-trunc"]
@@ -87,26 +87,25 @@ class PodmanContainer:
     def words(
         self, image: str, command: Sequence[str], *, folder: str, variables: Mapping[str, str]
     ) -> list[str]:
-        """Return the words that run a command.
+        """Return the command line that runs a command.
 
-        Podman makes no cgroup and no namespace of processes: the supervisor ends the processes of
-        the host, and those of the container stay in the cgroup of the attempt. Ranks of one node
-        share network and memory. The root of the image is read-only.
+        Podman creates no cgroup and no PID namespace: the supervisor ends processes of the host,
+        and those of the container stay in the attempt's cgroup. Ranks of one node share network and
+        memory. The root of the image is read-only.
 
         Args:
-            image: what `loaded` returned.
+            image: the result of `loaded`.
             command: the command inside.
             folder: where it runs.
-            variables: those of the ranks, which pass through by their names; Podman has another
-                `HOME`.
+            variables: variables of the ranks, which pass through by name; `HOME` is Podman's own.
         """
         names = sorted({*variables, *OF_THE_LAUNCHER} - OF_THE_IMAGE - {"HOME"})
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         _, processes = resource.getrlimit(resource.RLIMIT_NPROC)
         if processes < 0 or processes > MAX_PROCESSES:
             processes = MAX_PROCESSES
-        # As root of a user namespace it keeps the groups of the attempt, by which storage is
-        # written; files that it makes belong to the user outside.
+        # As root of a user namespace it keeps the attempt's groups, which may write the storage;
+        # files that it creates belong to the user outside.
         rootless = ["--group-add=keep-groups"] if self.user is not None or os.geteuid() else []
         rootless += ["--umask=0007"] if self.user is not None else []
         return [
@@ -125,41 +124,41 @@ class PodmanContainer:
         ]
 
     def _podman(self) -> list[str]:
-        """Return the words that precede every command of Podman."""
+        """Return the start of every command line of Podman."""
         scratch = next(_scratch_folders(self.run, self.user), None)
         if scratch is None:
             raise ValueError(f"the container's folder in {SCRATCH} is gone")
         settings = [f"CONTAINERS_CONF={scratch}/{SETTINGS}", f"XDG_RUNTIME_DIR={scratch}"]
-        # Mounts end with the last process of the attempt, whatever ended it. A user enters a
-        # namespace of one id here: Podman's own way there leaves a process in between, at which
-        # signals end, and needs programs that `no_new_privs` disarms.
+        # Mounts vanish with the last process of the attempt, however it ends. A user enters a
+        # namespace of one id here: Podman's own way leaves a process in between that stops signals,
+        # and needs programs that `no_new_privs` disarms.
         apart = ["unshare", "--mount"]
         if (uid := self.user.uid if self.user is not None else os.geteuid()) != 0:
             apart += ["--user", "--map-root-user"]
             settings += ["_CONTAINERS_USERNS_CONFIGURED=done"]
             settings += [f"_CONTAINERS_ROOTLESS_{kind}={uid}" for kind in ("UID", "GID")]
         return [
-            # The account's own settings of Podman, which another user may not read, do not count.
+            # Ignore the account's own Podman settings, which another user may not be able to read.
             *("/usr/bin/env", "--unset=XDG_CONFIG_HOME", "--unset=XDG_DATA_HOME"),
             *(f"HOME={scratch}", *settings, *apart, self.engine),
             *(f"--root={self.store}", f"--runroot={scratch}/run", f"--tmpdir={scratch}/tmp"),
             *("--storage-driver=overlay", "--storage-opt=overlay.ignore_chown_errors=true"),
-            # The error that ends Podman is printed at each level; others mislead.
+            # Print only the error that ends Podman: the others mislead.
             *("--log-level=fatal", "--cgroup-manager=cgroupfs", "--events-backend=none"),
             *("--runtime=crun", "--runtime-flag=cgroup-manager=disabled"),
         ]
 
 
 def remove_image(run: Path, user: RankUser | None) -> None:
-    """Remove what Podman loaded for an attempt, once no process of the attempt is left.
+    """Remove the image that Podman loaded, once no process of the attempt runs.
 
     Args:
         run: the run directory.
-        user: as whom Podman ran; as the worker when absent.
+        user: user of Podman; the worker's own when absent.
     """
     store = run / STORE
-    # Storage roots are bound below mounts of a container. None is seen from here, where they end
-    # with the processes; one that were would have storage removed.
+    # Containers bind storage roots below their mounts. No such mount is visible here, where they
+    # vanish with the processes; if one were, removal would delete storage.
     if _escaped(store) in Path("/proc/self/mountinfo").read_bytes():
         logger.error("%s is not removed: something is mounted there", store)
         return
@@ -176,7 +175,7 @@ def _escaped(path: Path) -> bytes:
 
 
 def _scratch_folders(run: Path, user: RankUser | None) -> Iterator[Path]:
-    """Yield the attempt's folders with a short path, none of which another user has made."""
+    """Yield the attempt's short-path folders, without those made by another user."""
     owner = user.uid if user is not None else os.geteuid()
     for folder in SCRATCH.glob(f"{scratch_prefix(run)}*"):
         with suppress(FileNotFoundError):
@@ -185,5 +184,5 @@ def _scratch_folders(run: Path, user: RankUser | None) -> Iterator[Path]:
 
 
 def scratch_prefix(run: Path) -> str:
-    """Return how the names of an attempt's folders with a short path begin."""
+    """Return the name prefix of an attempt's short-path folders."""
     return f"trainyard-{hashlib.sha256(os.fsencode(run)).hexdigest()[:12]}-"

@@ -9,7 +9,7 @@ from worker.node.folder_usage import FolderWatch, Limit
 from worker.node.node_store import WorkerRun
 
 MAX_RUN_FILES = 1_000_000
-"""Files and folders in the run directory of a program: a look at more would take minutes."""
+"""Files and folders in the run directory of a program: scanning more would take minutes."""
 
 
 def program_disk(run: WorkerRun, share: Share) -> FolderWatch | None:

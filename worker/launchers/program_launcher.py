@@ -1,4 +1,4 @@
-"""Launches a program: torchrun of its own environment, or one process for the whole node."""
+"""Launches a program: torchrun of its own environment, or one process for the node."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 RUN = "TRAINYARD_RUN"
 """Variable that names the run directory to the program."""
 EVENT_FOLDER = "TENSORBOARD_LOGGING_DIR"
-"""Variable of the folder whose event files become metrics; Hugging Face's Trainer reads it too."""
+"""Variable of the folder of event files that become metrics; Hugging Face's Trainer reads it."""
 
 REMEDY = Remedy(
     text="Mend what the message names, then resume; code that was packed needs a new job."
 )
 NO_TORCH = "No module named 'torch'"
-"""What Python prints where torchrun is started without torch."""
+"""Python's message when torchrun starts without torch."""
 TORCH_REMEDY = Remedy(
     text="Install torch in the environment, name another one in program.environment, or submit a "
     'job with program.launcher="command", which needs no torchrun.',
@@ -52,7 +52,7 @@ TORCH_REMEDY = Remedy(
 
 
 def launcher_for(share: Share, *, why_cold: str = "") -> Launcher:
-    """Return the launcher of what a share runs: the built-in trainer, or a program.
+    """Return the launcher of a share: for the built-in trainer, or for a program.
 
     Args:
         share: the node's share of the attempt.
@@ -63,12 +63,12 @@ def launcher_for(share: Share, *, why_cold: str = "") -> Launcher:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python of a program, and the folder of the programs that come with it."""
+    """The Python of a program, and the folder of its installed programs."""
 
     python: str
     programs: Path
     variables: Mapping[str, str]
-    """What its programs find it by."""
+    """Variables by which its programs find it."""
 
     @classmethod
     def own(cls) -> Interpreter:
@@ -77,14 +77,14 @@ class Interpreter:
 
     @classmethod
     def at(cls, prefix: Path, *, named: str) -> Interpreter:
-        """Return that of a venv or a conda environment.
+        """Return the interpreter of a venv or a conda environment.
 
         Args:
             prefix: its folder.
             named: the field that names it, and its value.
 
         Raises:
-            ValueError: there is none at that place.
+            ValueError: there is no interpreter in the folder.
         """
         python = prefix / "bin" / "python"
         if not os.access(python, os.X_OK):
@@ -116,7 +116,7 @@ class ProgramLauncher(TorchrunLauncher):
             self._watch = RankWatch(share.run, share.ranks[:1])
 
     def prepare(self) -> list[str] | Failure:
-        """Find interpreter, folder and command; the one command before the ranks loads an image."""
+        """Find interpreter, folder and command; return the command that loads an image, if any."""
         if (taken := taken_port(self._share)) is not None:
             return taken
         try:
@@ -131,7 +131,7 @@ class ProgramLauncher(TorchrunLauncher):
             return self._unfit(error)
 
     def start(self, *, check: Sequence[str] = ()) -> None:
-        """Start torchrun, or the one process of the node; its check has run before."""
+        """Start torchrun, or the one process of the node; the check has run before."""
         assert not check, "an image is loaded before its ranks start"
         share, environment = self._share, self._environment
         if (container := self._container) is not None:
@@ -154,11 +154,11 @@ class ProgramLauncher(TorchrunLauncher):
             command,
             environment=environment,
             output=share.run.launcher_log,
-            ignored=[signal.SIGTERM],  # as for the trainer's torchrun
+            ignored=[signal.SIGTERM],  # as in the trainer's torchrun
         )
 
     def observe(self) -> Observation:
-        """Return the state of the ranks; from time to time their environment is noted as used."""
+        """Return the state of the ranks; update their environment's last use from time to time."""
         if self._built is not None:
             self._built.note()
         if self._refused is not None:
@@ -166,7 +166,7 @@ class ProgramLauncher(TorchrunLauncher):
         return super().observe()
 
     def stop(self) -> None:
-        """End every process, then remove the image that was loaded for them."""
+        """End every process, then remove the image loaded for them."""
         super().stop()
         if (self._program.environment.container or "").endswith(ARCHIVE):
             try:
@@ -226,7 +226,7 @@ class ProgramLauncher(TorchrunLauncher):
         self._environment = variables | dict(interpreter.variables) | own
 
     def _variables(self) -> dict[str, str]:
-        """Return the variables of the ranks, with those of the modules that the program names.
+        """Return the variables of the ranks, with those of the program's modules.
 
         Raises:
             ValueError: the modules cannot be loaded.
@@ -239,10 +239,10 @@ class ProgramLauncher(TorchrunLauncher):
         return with_modules(share.environment, loaded, kept=kept)
 
     def _code(self, roots: Mapping[str, str]) -> Path:
-        """Return the folder of the program's files; a pack is unpacked there.
+        """Return the folder of the program's files; a pack is unpacked into it.
 
         Raises:
-            PutBackError: the pack cannot be had at present.
+            PutBackError: the pack is unavailable now.
             ValueError: there is no such folder, or the pack is unfit.
         """
         share, program = self._share, self._program
@@ -261,7 +261,7 @@ class ProgramLauncher(TorchrunLauncher):
 
         Raises:
             MissingEnvironmentError: it is not built yet.
-            ValueError: there is none at that place.
+            ValueError: there is no interpreter at that place.
         """
         section = self._program.environment
         if section.prefix is not None:
@@ -288,7 +288,7 @@ class ProgramLauncher(TorchrunLauncher):
         return folder
 
     def _meeting_point(self) -> dict[str, str]:
-        """Return the variables by which the processes of all nodes find each other."""
+        """Return the variables for the rendezvous of all nodes' processes."""
         share = self._share
         host, _, port = share.launch.rendezvous.rpartition(":")
         return {
@@ -309,7 +309,7 @@ def folder_at(roots: Mapping[str, str], place: str, *, field: str) -> Path:
         field: the field of the spec that names the place.
 
     Raises:
-        ValueError: the node has no such root, or no such folder, or it leads out of the root.
+        ValueError: the root or the folder is missing here, or the folder lies outside its root.
     """
     name, relative = split_place(place)
     named = f"{field}={place!r}"
@@ -323,16 +323,16 @@ def folder_at(roots: Mapping[str, str], place: str, *, field: str) -> Path:
 
 
 def command_of(word: str, interpreter: Interpreter, folder: Path, *, path: str) -> Sequence[str]:
-    """Return the words by which the first word of a command is started.
+    """Return the command line that starts the first word of a command.
 
     Args:
         word: a program of the environment, a file in the working folder, or a program on `path`.
         interpreter: runs files that end with `.py`.
         folder: the working folder.
-        path: where programs of the node are looked up.
+        path: search path for programs of the node.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: the word is none of these.
     """
     if word in ("python", "python3"):
         return [interpreter.python]

@@ -1,4 +1,4 @@
-"""Variables that a process of a job receives from its node, and the limits on the job's code."""
+"""Variables that a job's process receives from its node, and the limits on a job's code."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ os.stat(sys.argv[1])
 for folder in sys.argv[2:]:
     os.listdir(folder)
 """
-"""What a rank's user must be able to do; `find_spec` imports none of the package."""
+"""Checks what a rank's user needs; `find_spec` imports nothing of the package."""
 HIDDEN_PREFIXES = (
-    # Celery sets the last ones in its pool's processes alone.
+    # Celery sets the last ones only in its pool's processes.
     *("TRAINYARD_", "CELERY_", "C_FORCE_ROOT", "_MP_FORK_"),
-    # Of another launch, in which the worker may run: torchrun and programs would take the ranks for
-    # those of that one. torchrun, its defaults, and what `accelerate launch` sets for its ranks:
+    # From an outer launch in which the worker may run: torchrun and programs would mistake the
+    # ranks for its ranks. torchrun, its defaults, and `accelerate launch`:
     *("LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "PET_", "ACCELERATE_", "FSDP_"),
     # engines,
     *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "LSB_", "JSM_", "PBS_", "PALS_", "ALPS_", "FLUX_"),
@@ -41,7 +41,7 @@ HIDDEN_PREFIXES = (
     *("HOROVOD_", "DMLC_", "SM_", "AZ_BATCH_", "JAX_COORDINATOR_", "JAX_PROCESS_"),
 )
 OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""Variables of the worker's own interpreter, by which another one would load its packages."""
+"""Variables of the worker's own interpreter that would lead another one to its packages."""
 HIDDEN_NAMES = frozenset(
     {
         "REDIS_URL",
@@ -56,9 +56,9 @@ HIDDEN_NAMES = frozenset(
 def inherited_environment() -> dict[str, str]:
     """Return the variables of this process without the worker's own: no token, no password.
 
-    Nor do those of another launch pass, in which the worker may run: as a pilot in the allocation
-    of an engine, or next to the ranks of an outer job. Whoever runs a node may set any other for
-    all of its jobs, so that no list could name what passes.
+    Variables of an outer launch are removed too: the worker may run as a pilot in an engine's
+    allocation, or next to the ranks of an outer job. Whoever runs a node may set any other variable
+    for all of its jobs, so that no list of permitted names is possible.
     """
     return {
         name: value
@@ -68,9 +68,9 @@ def inherited_environment() -> dict[str, str]:
 
 
 def rank_environment() -> dict[str, str]:
-    """Return the inherited variables as ranks get them: proxies without user and password.
+    """Return the inherited variables for ranks: proxies without user and password.
 
-    The worker and its supervisors log in to a proxy by them; code of a job must not learn them.
+    The worker and its supervisors log in to a proxy with them; a job's code must not see them.
     """
     environment = inherited_environment()
     for name, value in environment.items():
@@ -80,7 +80,7 @@ def rank_environment() -> dict[str, str]:
 
 
 def code_of(spec: JobSpec) -> str | None:
-    """Return what of a spec runs code of the job, or could, as the reason for a refusal."""
+    """Return why a spec runs, or could run, code of the job, as a refusal; None if it does not."""
     refused = fields_with_code(spec)
     if not refused:
         return None
@@ -88,12 +88,12 @@ def code_of(spec: JobSpec) -> str | None:
         "this node runs no code that a job brings; TRAINYARD_ALLOW_CODE=true for its worker "
         f"allows it. Refused: {', '.join(refused)}"
     )
-    # All names before the reasons: the reasons are long, and a message is cut.
+    # All names precede the reasons: the reasons are long, and a message is cut.
     return "; ".join((message, *(p.detail for p in environment_problems(spec.env))))
 
 
 def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path]) -> None:
-    """Start the interpreter as a user of ranks, and look there for everything that ranks need.
+    """Start the interpreter as a user of ranks, and check access to everything that ranks need.
 
     Raises:
         ValueError: the user cannot start it, or cannot read a package or a folder.
@@ -111,7 +111,7 @@ def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path
 
 
 def output_of(command: Sequence[str], *, seconds: float, folder: Path | None = None) -> str:
-    """Return the stdout of a command that runs in the environment of ranks.
+    """Return the stdout of a command that runs in the ranks' environment.
 
     Raises:
         ValueError: it failed, with the last line of its stderr, or took longer than `seconds`.

@@ -1,4 +1,4 @@
-"""Launches the ranks of a node by torchrun, each behind the rank wrapper."""
+"""Launches the ranks of a node with torchrun, each behind the rank wrapper."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from worker.node.rank_wrapper import signal_name
 logger = logging.getLogger(__name__)
 
 RENDEZVOUS_SECONDS = 300
-"""Time within which all nodes of an attempt must have come."""
+"""Time within which all nodes of an attempt must join."""
 LAUNCH = "TRAINYARD_LAUNCH"
-"""Variable by which ranks know how they began; the trainer records it."""
+"""Variable that states how the ranks were started; the trainer records it."""
 WARM, COLD = "warm", "cold"
 RECORD_SECONDS = 2.0
-"""Time for a rank wrapper to record the exit of its rank; afterwards the exit counts as unseen."""
+"""Time for a rank wrapper to record its rank's exit; afterwards the exit counts as unobserved."""
 
 
 class TorchrunLauncher:
@@ -58,10 +58,10 @@ class TorchrunLauncher:
         self._watch = RankWatch(share.run, share.ranks)
         self._pid: int | None = None
         self.manner = f"{COLD}: {why}" if why else COLD
-        """How the ranks begin, and why so, for their provenance."""
+        """How the ranks are started, and why, for their provenance."""
 
     def prepare(self) -> list[str] | Failure:
-        """Return the trainer's own check of spec, storage and input, unless the port is taken."""
+        """Return the trainer's check of spec, storage and input, unless the port is taken."""
         check = [*self._trainer, "check", str(self._share.run.root), "--alongside"]
         return taken_port(self._share) or check
 
@@ -76,16 +76,16 @@ class TorchrunLauncher:
             torchrun_command(self._share, [*self._trainer, str(self._share.run.root)]),
             environment=environment,
             output=self._share.run.launcher_log,
-            # Slurm sends it to every process of a step, which then have its KillWait. The
-            # supervisor orders the ranks to save; torchrun would end them first.
+            # Slurm sends it to every process of a step, then waits for its KillWait. The supervisor
+            # orders the ranks to save; torchrun would end them first.
             ignored=[signal.SIGTERM],
         )
         return checking
 
     def observe(self) -> Observation:
-        """Return what torchrun's status and the files of the rank wrappers show."""
-        # The status first: no rank begins after torchrun has ended, so that a rank without a file
-        # has never begun.
+        """Return the state of the ranks, from torchrun's status and the rank wrappers' files."""
+        # The status first: no rank starts after torchrun has ended, so that a rank without a file
+        # never started.
         status = None if self._pid is None else self._share.processes.status(self._pid)
         seen = self._watch.poll()
         if status is None:
@@ -93,7 +93,7 @@ class TorchrunLauncher:
         return replace(seen, ended=True, failure=self._failure(status, seen))
 
     def stop(self) -> None:
-        """End torchrun, the ranks and everything that they started."""
+        """End torchrun, the ranks and all their children."""
         self._share.processes.end()
 
     def _failure(self, status: int, seen: Observation) -> Failure | None:
@@ -104,7 +104,7 @@ class TorchrunLauncher:
                 return replace(taken, traceback=self._output)
             message = f"torchrun ended (status {status}) before any rank began"
         elif status < 0 and not any(end.exit_code or end.signal for end in seen.exits):
-            # The ranks end with torchrun, and their wrappers too, which then record no exit.
+            # The ranks and their wrappers end with torchrun, so that no exit is recorded.
             name = signal_name(-status)
             message = (
                 f"torchrun itself (pid {self._pid}) was ended by {name}, and its ranks with it"
@@ -132,7 +132,7 @@ def torchrun_command(
 
     Args:
         share: the node's share of the attempt.
-        command: that of a rank.
+        command: command of a rank.
         python: interpreter of the torchrun.
         folder: working directory of the ranks; that of torchrun when `-`.
     """
@@ -153,12 +153,12 @@ def torchrun_command(
 
 
 def _rendezvous(share: Share) -> list[str]:
-    if share.nodes == 1:  # on a free port of its own: none can be taken
+    if share.nodes == 1:  # on a free port of its own, so that none can be taken
         return ["--standalone", "--local-addr=127.0.0.1"]
     launch = share.launch
     host, _, port = launch.rendezvous.rpartition(":")
-    # Static: the group rank is the node rank that was allocated, whichever node comes first, and
-    # global ranks follow it: the first node adds up the numbers of ranks that the nodes store.
+    # Static: the group rank is the allocated node rank, whichever node joins first. Global ranks
+    # follow it: the first node adds up the rank counts that the nodes store.
     return [
         "--rdzv-backend=static",
         f"--rdzv-id={launch.attempt_id}",
@@ -170,7 +170,7 @@ def _rendezvous(share: Share) -> list[str]:
 
 
 def taken_port(share: Share) -> Failure | None:
-    """Return the failure of a launch whose rendezvous port another process of this node holds.
+    """Return the failure of a launch if another process of this node holds its rendezvous port.
 
     Only the first of several nodes binds the port; a single node takes a free one of its own.
     """
@@ -187,8 +187,8 @@ def taken_port(share: Share) -> Failure | None:
 
 
 def _is_taken(port: int) -> bool:
-    # As torch binds: to all addresses, of both kinds where the host has IPv6, and also right after
-    # a former owner has ended.
+    # Bind as torch does: to all addresses, of both kinds where the host has IPv6, and also right
+    # after a former owner has ended.
     dual = socket.has_dualstack_ipv6()
     try:
         with socket.socket(socket.AF_INET6 if dual else socket.AF_INET) as probe:
@@ -223,7 +223,7 @@ class _Rank:
 
 
 class RankWatch:
-    """The ranks that the rank wrapper starts on this node: a pidfd of each, and their records."""
+    """The ranks that the rank wrapper starts on this node: their pidfds and records."""
 
     def __init__(self, run: WorkerRun, ranks: Iterable[int]) -> None:
         self._folder = run.ranks
@@ -231,7 +231,7 @@ class RankWatch:
         self._ranks = [_Rank(rank) for rank in ranks]
 
     def poll(self) -> Observation:
-        """Return which ranks have begun and which have ended."""
+        """Return which ranks have started and which have ended."""
         for rank in self._ranks:
             if rank.pid is None:
                 self._begin(rank)
@@ -254,7 +254,7 @@ class RankWatch:
         if start is None or rank.refused:
             return
         pidfd = open_started_at(start.pid, start.start_time)
-        # A rank can write the record too, and the supervisor signals what it names.
+        # A rank can write the record too, and the supervisor signals the process that it names.
         if pidfd is not None and str(self._owner) not in status_field(start.pid, "Uid").split():
             os.close(pidfd)
             rank.refused = True

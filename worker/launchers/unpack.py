@@ -1,4 +1,4 @@
-"""Has a process with bounds of its own unpack a pack: what a job brings is read nowhere else."""
+"""Unpacks a pack in a separate process with limits: nothing else reads what a job brings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from worker.launchers.rank_environment import inherited_environment
 from worker.node.users import RankUser
 
 PROCESSOR_SECONDS = 60
-"""Processor time, in seconds: 20,000 files of 512 MiB take 12 s of a busy core."""
+"""Processor time in seconds: 20,000 files of 512 MiB take 12 s of a busy core."""
 LONGEST_SECONDS = 300.0
-"""Wall time: a slow disk takes 512 MiB within it."""
+"""Wall time: a slow disk writes 512 MiB within it."""
 
 
 def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
-    """Write the files of a pack into a folder that is empty.
+    """Write the files of a pack into an empty folder.
 
     Args:
         archive: a gzipped tar archive.
         folder: an empty folder, which no rank can enter yet.
-        user: who gets the right to read the files, and to create others in the folders.
+        user: user who may read the files and create others in the folders.
 
     Raises:
         PutBackError: the disk is full, or the node did not let the process end.
-        ValueError: the archive is damaged, holds what is not legal, or costs too much to read.
+        ValueError: the archive is damaged, holds something illegal, or costs too much to read.
     """
     reader = [sys.executable, "-P", "-m", "worker.launchers.pack_reader", str(PROCESSOR_SECONDS)]
     group = [] if user is None else [str(user.uid)]
@@ -54,7 +54,7 @@ def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
         raise no_space(folder, OSError(reason))
     if done.returncode == -signal.SIGXCPU:
         reason = f"it takes more than {PROCESSOR_SECONDS} s of a processor to read"
-    elif done.returncode < 0:  # as the system does without memory
+    elif done.returncode < 0:  # killed by the system, for example without memory
         raise _put_back(f"its reader was ended by signal {-done.returncode}")
     elif done.returncode != REFUSED:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

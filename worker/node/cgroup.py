@@ -1,8 +1,7 @@
-"""Cgroups: the limits of the worker's own, and one (version 2) for the processes of an attempt.
+"""Cgroups: the limits of the worker's own, and one (version 2) for each attempt's processes.
 
-What the processes of a cgroup start stays in it whatever they do, and the kernel ends all of it at
-once. Where none can be had, subreaper, parent-death signals and the environment's mark do the same
-work.
+Every process started in a cgroup stays in it, and the kernel ends all of them in one call. Without
+a cgroup, the subreaper, parent-death signals and the marks in the environment do the same.
 """
 
 from __future__ import annotations
@@ -15,38 +14,38 @@ from pathlib import Path
 
 PROCESS = Path("/proc/self")
 UNLIMITED_BYTES = 1 << 62
-"""Limit of memory from which on it is none: version 1 has no other word for that."""
+"""Memory limit from which on there is none: version 1 has no other notation for that."""
 
 
 @dataclass(frozen=True)
 class CgroupLimits:
-    """What the cgroups above this process leave it: the tightest limit of each kind."""
+    """The limits of this process' cgroups: the tightest of each kind."""
 
     cores: int | None = None
     """Whole cores of the CPU quota, at least one; None without a quota."""
     memory_bytes: int | None = None
     """Limit of memory; None without one."""
     memory_used_bytes: int | None = None
-    """What the cgroup of that limit uses, without file pages that the kernel can drop."""
+    """Memory used in the cgroup of that limit, without file pages that the kernel can drop."""
 
     def with_quota(self, quota: str, period: str) -> CgroupLimits:
-        """Return these limits with those of a CPU quota, where it is one and is tighter."""
+        """Return these limits, tightened by a CPU quota if it is one."""
         if not quota.isdigit() or not period.isdigit():  # `max`, or -1 in version 1
             return self
         cores = max(1, int(quota) // int(period))
         return replace(self, cores=min(cores, self.cores or cores))
 
     def with_memory(self, limit: str, used: int) -> CgroupLimits:
-        """Return these limits with one of memory, where it is one and is tighter."""
+        """Return these limits, tightened by a memory limit if it is one."""
         if not limit.isdigit() or int(limit) >= (self.memory_bytes or UNLIMITED_BYTES):
             return self
         return replace(self, memory_bytes=int(limit), memory_used_bytes=max(0, used))
 
 
 def cgroup_limits(cgroup: Path | None = None, *, process: Path = PROCESS) -> CgroupLimits:
-    """Return the limits of a cgroup of version 2 and those above it.
+    """Return the limits of a cgroup of version 2 and of its ancestors.
 
-    Without one they are those of a process: its cgroups of version 2 and of version 1.
+    Without `cgroup`, return those of a process: its cgroups of version 2 and of version 1.
 
     Args:
         cgroup: folder of the cgroup.
@@ -88,21 +87,21 @@ def make_cgroup(attempt_id: str, *, node: str) -> Path | None:
 
 
 def end_cgroup(cgroup: Path) -> None:
-    """End every process of a cgroup; older kernels than 5.14 leave that to the other means."""
+    """End every process of a cgroup; does nothing on kernels before 5.14."""
     with contextlib.suppress(OSError):
         (cgroup / "cgroup.kill").write_text("1", encoding="ascii")
 
 
 def remove_cgroup(cgroup: Path) -> None:
-    """Remove a cgroup that holds no process any more."""
+    """Remove a cgroup that holds no process."""
     with contextlib.suppress(OSError):
         cgroup.rmdir()
 
 
 def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None:
-    """Return the folder of a process's cgroup: in the hierarchy of a controller of version 1.
+    """Return the folder of a process' cgroup in the hierarchy of a version 1 controller.
 
-    Without a controller it is that of version 2.
+    Without a controller, return its cgroup of version 2.
     """
     lines = (line.split(":", 2) for line in _lines(process / "cgroup"))
     own = next((path for _, names, path in lines if controller in names.split(",")), None)
@@ -120,14 +119,14 @@ def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None
 
 
 def _upwards(folder: Path | None, *, holding: str) -> Iterator[Path]:
-    """Yield a cgroup and those above it: the folders that hold a file of each cgroup."""
+    """Yield a cgroup and its ancestors: the folders that hold the file of a cgroup."""
     while folder is not None and (folder / holding).exists():
         yield folder
         folder = folder.parent
 
 
 def _droppable(cgroup: Path, name: str) -> int:
-    """Return the bytes of file pages that were not used lately."""
+    """Return the bytes of file pages that were not used recently."""
     counts = (line.split() for line in _lines(cgroup / "memory.stat"))
     return next((int(count) for key, count in counts if key == name), 0)
 

@@ -1,4 +1,4 @@
-"""Reads small files and records that other processes, such as the ranks of a job, write."""
+"""Reads small files and records written by other processes, such as the ranks of a job."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from trainyard.protocol.record_parser import parse_record
 Record = TypeVar("Record")
 
 TAIL_BYTES = 64 * 1024
-"""Read of the end of a file: a progress bar writes itself anew many times."""
+"""Bytes read from the end of a file: a progress bar rewrites itself many times."""
 LARGEST_RECORD = 16 * 1024 * 1024
 
 
 def read_record(path: Path, kind: type[Record], *, owner: int | None = None) -> Record | None:
-    """Return the record of a file, or None where there is none that can be read.
+    """Return the record of a file, or None if it is missing or unreadable.
 
     Args:
         path: the file.
         kind: class of the record.
-        owner: user who writes it; this process's own when absent.
+        owner: user who writes it; this process' own when absent.
     """
     try:
         return parse_record(kind, read_small(path, owner=owner))
@@ -36,10 +36,10 @@ def read_record(path: Path, kind: type[Record], *, owner: int | None = None) -> 
 
 
 def read_small(path: Path, *, owner: int | None = None) -> bytes:
-    """Return a small file whole.
+    """Return the content of a small file.
 
     Raises:
-        OSError: there is none, it is not the owner's regular file, or larger than 16 MiB.
+        OSError: it is missing, not the owner's regular file, or larger than 16 MiB.
     """
     with open_regular(path, owner=owner) as file:
         content = file.read(LARGEST_RECORD + 1)
@@ -51,22 +51,22 @@ def read_small(path: Path, *, owner: int | None = None) -> bytes:
 def open_regular(
     path: Path, *, owner: int | None = None, writing: bool = False, parent: int | None = None
 ) -> BinaryIO:
-    """Open a file that other processes may have put there, such as the ranks of a job.
+    """Open a file that other processes may have created, such as the ranks of a job.
 
-    A link would lead to another file, such as the node's token; a pipe would block; and a hard link
-    shows by its owner.
+    A symbolic link would lead to another file, such as the node's token, and a pipe would block:
+    both are refused. The owner reveals a hard link.
 
     Args:
         path: the file; its folder is trusted.
-        owner: user to whom it must belong; this process's own when absent.
+        owner: user who must own it; this process' own when absent.
         writing: open it for writing as well; it must exist.
         parent: an open folder that the path is relative to.
 
     Raises:
-        OSError: there is none, or it is not the owner's regular file.
+        OSError: it is missing, or not the owner's regular file.
     """
     access = os.O_RDWR if writing else os.O_RDONLY
-    # Without O_NONBLOCK opening a pipe waits for its other end.
+    # Without O_NONBLOCK, opening a pipe waits for its other end.
     flags = access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(path, flags, dir_fd=parent)
     found = os.fstat(fd)
@@ -79,7 +79,7 @@ def open_regular(
 
 
 def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
-    """Return a file that a job named, of whichever owner, without following a link to it.
+    """Return the content of a file that a job named, with any owner, without following links.
 
     Args:
         base: a trusted folder.
@@ -87,7 +87,7 @@ def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
         limit: largest size.
 
     Raises:
-        OSError: there is none, it is not a regular file, a link leads to it, or it is larger.
+        OSError: it is missing, not a regular file, behind a link, or larger than the limit.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -108,7 +108,7 @@ def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
 
 
 def tail(path: Path, *, limit: int = 2000) -> str:
-    """Return the last characters of output in a file as a terminal shows them, for a message."""
+    """Return the last characters of an output file as a terminal shows them, for a message."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""Disk space that a folder takes: measured within bounds, watched in a thread, and given back."""
+"""Disk space of a folder: measured within limits, watched by a thread, and freed."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ logger = logging.getLogger(__name__)
 BLOCK = 512
 """Unit of `st_blocks`, whatever the file system."""
 POLL_SECONDS = 5.0
-"""Shortest pause between two looks."""
+"""Shortest pause between two scans."""
 PAUSE_FACTOR = 20
-"""Pause between two looks as a multiple of the last one: at most a twentieth of a core."""
+"""Pause between two scans as a multiple of the last one's time: at most a twentieth of a core."""
 SCARCE_SHARE = 10
-"""While a disk is about to be full, a folder may take one of so many parts of it."""
+"""While a disk is nearly full, a folder may take this fraction of it: one part in ten."""
 NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
-"""Errors of a folder that cannot be counted, which counts as an excess."""
+"""Errors of a folder that cannot be counted; it then counts as exceeding its limit."""
 DEEPEST = 1000
-"""Levels of folders that are opened where they are closed to this process."""
+"""Levels of folders up to which closed folders are opened."""
 DEEPEST_RECORD = 8
-"""Levels of folders below which no file is kept: a program may have made any number of them."""
+"""Levels of folders below which no file is kept: a program may have created any number of them."""
 SHOWN = 400
 """Characters of a path in a message."""
 LARGEST_RECORD = 2**20
-"""A larger file in the place of a record is none."""
+"""Size limit of a record; a larger file at its path is not one."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What a folder may hold."""
+    """The limits of a folder."""
 
     size: int
-    """Bytes on disk: a hole of a file takes none."""
+    """Bytes on disk: holes of a file take none."""
     entries: int
     """Files and folders."""
 
 
 def is_low(folder: Path) -> bool:
-    """Return whether less than half of what artifacts leave to metrics and logs is free."""
+    """Return whether under half of the space that artifacts leave to metrics and logs is free."""
     try:
         free, reserved = reserve(folder)
     except OSError:
@@ -59,16 +59,16 @@ def is_low(folder: Path) -> bool:
 
 
 def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None:
-    """Return how a folder exceeds a limit, in words; None where it does not.
+    """Return how a folder exceeds a limit, in words; None if it does not.
 
-    It goes no further than the limit and follows no link. A folder that its owner has closed is
-    opened. One that cannot be counted even so, or is nested too deep, exceeds every limit: it may
-    hold anything.
+    The count stops at the limit and follows no link. A folder that its owner has closed is opened.
+    A folder that still cannot be counted, or is nested too deep, exceeds every limit: it may hold
+    anything.
 
     Args:
-        folder: the folder; one that is not there holds nothing.
-        limit: what it may hold.
-        user: owner of the private folders in it, which are read with the rights of that user.
+        folder: the folder; a missing one holds nothing.
+        limit: its limit.
+        user: owner of private folders in it, which are read with that user's rights.
     """
     count = _Count(folder, limit)
     while count.folders and count.excess is None:
@@ -83,20 +83,20 @@ def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None
         except OSError as error:
             if error.errno in NOT_COUNTED:
                 return f"{path[:SHOWN]} cannot be counted: {os.strerror(error.errno or 0)}"
-            # Else it may just have been removed.
+            # Otherwise it may just have been removed.
     return count.excess
 
 
 def remove_all_but(
     folder: Path, kept: Container[Path], records: Container[Path], *, user: int | None = None
 ) -> None:
-    """Remove the files of a folder in which no process writes any more; no link is followed.
+    """Remove the files of a folder in which no process writes any more, without following links.
 
     Args:
         folder: the folder.
         kept: files that stay.
         records: files that stay unless they are larger than a record.
-        user: with the rights of this user, who removes no file of the worker.
+        user: removes the files with this user's rights, which cover no file of the worker.
     """
     left, deep = [(str(folder), 0)], []
     with rights_of(user):
@@ -108,7 +108,7 @@ def remove_all_but(
             with suppress(OSError), os.scandir(place) as entries:
                 for entry in list(entries):
                     if entry.is_dir(follow_symlinks=False):
-                        with suppress(OSError):  # its owner may have closed it
+                        with suppress(OSError):  # its owner may have removed the permission
                             os.chmod(entry.path, 0o700)  # noqa: PTH101 - as of `_open`
                         left.append((entry.path, depth + 1))
                     else:
@@ -125,15 +125,15 @@ def _remove_file(path: Path, kept: Container[Path], records: Container[Path]) ->
 
 
 def remove_tree(folder: Path) -> bool:
-    """Remove a folder and all below it, without following a link or leaving the file system.
+    """Remove a folder and its content, without following a link or leaving the file system.
 
     Returns:
         Whether it is gone.
 
-    Folders of other users, and those that were closed, become such that this process may empty
-    them, where it may do that.
+    Folders of other users, and folders without permission, are made writable for this process if
+    it may do so.
     """
-    # Any depth of folders, which a program may have made, is too deep for functions of Python.
+    # A program may nest folders deeper than Python's functions can handle.
     words = ["rm", "-rf", "--one-file-system", "--", str(folder)]
     for is_last in (False, True):
         ended = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True)
@@ -148,10 +148,10 @@ def remove_tree(folder: Path) -> bool:
 
 
 def _open_all(top: Path) -> None:
-    """Make folders such that this process may empty them, in one file system and through no link.
+    """Make folders writable for this process, in one file system and through no link.
 
-    A process of a later attempt may have the user id of this one, and put links in their place
-    meanwhile: each folder is reached from the one above it, and changed by its descriptor.
+    A process of a later attempt may have this attempt's user id, and put links in their place
+    meanwhile: each folder is opened from its parent, and changed by its descriptor.
     """
     device = top.lstat().st_dev
     left: list[tuple[str, ...]] = [()]
@@ -161,7 +161,7 @@ def _open_all(top: Path) -> None:
             found = os.fstat(fd)
             if found.st_dev != device:
                 continue
-            here = f"/proc/self/fd/{fd}"  # this kind of descriptor takes no other change
+            here = f"/proc/self/fd/{fd}"  # an O_PATH descriptor can only be changed this way
             if found.st_uid != os.geteuid():
                 os.chown(here, os.geteuid(), -1)
             if found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
@@ -177,10 +177,10 @@ def _open_all(top: Path) -> None:
 
 @contextmanager
 def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
-    """Open a folder below another one, which is no link and reached through none.
+    """Open a folder below another one; neither it nor its ancestors may be links.
 
     Raises:
-        OSError: there is none.
+        OSError: there is no such folder.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(top, flags)
@@ -195,7 +195,7 @@ def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
 
 
 def _open(path: str) -> None:
-    """Let the owner of a folder list it."""
+    """Give the owner of a folder permission to list it."""
     mode = stat.S_IMODE(os.lstat(path).st_mode)
     if mode & 0o500 != 0o500:
         os.chmod(path, mode | 0o500)  # noqa: PTH101 - the paths of a count are no `Path`
@@ -203,13 +203,13 @@ def _open(path: str) -> None:
 
 @contextmanager
 def rights_of(user: int | None) -> Iterator[None]:
-    """Let this thread use files as a user does; it stays the worker's for signals and the rest.
+    """Let this thread use files with a user's rights; for signals and the rest it keeps its own.
 
-    Where the worker may not change its users, it keeps its own rights.
+    If the worker may not change users, it keeps its own rights.
     """
     libc = ctypes.CDLL(None)
     own = os.geteuid(), os.getegid()
-    # By the system's definition these hold for the calling thread alone (setfsuid(2)).
+    # By definition these calls affect only the calling thread (setfsuid(2)).
     ids = own if user is None else (user, user)
     libc.setfsgid(ids[1])
     libc.setfsuid(ids[0])
@@ -221,7 +221,7 @@ def rights_of(user: int | None) -> Iterator[None]:
 
 
 class _Count:
-    """Bytes and entries of a folder so far, and what is still to be listed."""
+    """Bytes and entries of a folder counted so far, and the folders still to list."""
 
     def __init__(self, folder: Path, limit: Limit) -> None:
         self.folders = [str(folder)]
@@ -233,7 +233,7 @@ class _Count:
         """Count the entries of one folder, up to the limit.
 
         Raises:
-            OSError: it cannot be listed, or its entries cannot be seen.
+            OSError: it cannot be listed, or its entries cannot be read.
         """
         with os.scandir(path) as listed:
             for entry in listed:
@@ -258,7 +258,7 @@ class _Count:
 
 
 class FolderWatch:
-    """Looks at a folder from time to time, in a thread, until it exceeds its limit."""
+    """Scans a folder from time to time, in a thread, until it exceeds its limit."""
 
     def __init__(
         self,
@@ -272,9 +272,9 @@ class FolderWatch:
 
         Args:
             folder: the folder.
-            limit: what it may hold; a part of its disk at most while that is about to be full.
-            user: as of `excess`.
-            seconds: shortest pause between two looks.
+            limit: its limit; while its disk is nearly full, at most a part of the disk.
+            user: as in `excess`.
+            seconds: shortest pause between two scans.
         """
         self._folder, self._user = folder, user
         self._limit, self._seconds = limit, seconds
@@ -285,25 +285,25 @@ class FolderWatch:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still looks."""
+        """Whether it is still scanning."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start scanning."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a look that has begun ends by itself."""
+        """Stop scanning; a scan under way ends by itself."""
         self._over.set()
 
     def make_room(self, kept: Container[Path], records: Container[Path]) -> None:
-        """Remove what exceeded the limit from a disk that is about to be full.
+        """Remove a folder's excess content from a disk that is nearly full.
 
         Other attempts of the node write to the same disk.
 
         Args:
-            kept: as of `remove_all_but`.
-            records: as of `remove_all_but`.
+            kept: as in `remove_all_but`.
+            records: as in `remove_all_but`.
         """
         if self.excess is not None and is_low(self._folder):
             remove_all_but(self._folder, kept, records, user=self._user)
@@ -330,13 +330,13 @@ class FolderWatch:
 
 
 def evict(folder: Path, *, but: Path, suffix: str, most: int) -> None:
-    """Remove the files that were used least recently, until the others fit the bound.
+    """Remove the least recently used files, until the others fit a limit.
 
     Args:
         folder: all files in it count.
-        but: stays.
-        suffix: end of the names of what may go; other files are being written.
-        most: bytes.
+        but: a file that stays.
+        suffix: end of the names of removable files; other files are still being written.
+        most: limit in bytes.
     """
     found = []
     for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Detects whether the kernel has just ended a process for want of memory."""
+"""Detects whether the kernel has just killed a process because memory ran out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class MemoryWatch:
-    """Compares the kernel's count of such ends around the first abnormal end of a rank.
+    """Compares the kernel's count of such kills around the first abnormal end of a rank.
 
-    The count is that of the machine: short looks keep the chance small that it was another job's
-    process. Where the count cannot be read, memory never runs out.
+    The count covers the machine: short intervals make it unlikely that another job's process was
+    killed. If the count cannot be read, memory never runs out.
     """
 
     def __init__(self, vmstat: Path = Path("/proc/vmstat")) -> None:
@@ -19,7 +19,7 @@ class MemoryWatch:
         """Whether the count rose just before or after the first abnormal end."""
 
     def poll(self, *, failed: bool) -> None:
-        """Read the count; `failed` is whether a rank has ended abnormally by now."""
+        """Read the count; `failed` states whether a rank has ended abnormally so far."""
         count = self._count()
         if failed:
             self.ran_out |= count > self._before

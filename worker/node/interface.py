@@ -1,4 +1,4 @@
-"""The network interface through which a node reaches the others of an attempt."""
+"""The network interface through which a node reaches the other nodes of an attempt."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 logger = logging.getLogger(__name__)
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""gloo, torch's RPC and NCCL; without them gloo takes what the host's own name resolves to, which
-is 127.0.1.1 on Debian, where no other node reaches it."""
+"""gloo, torch's RPC and NCCL. Without them gloo uses the address of the host's own name: on Debian
+that is 127.0.1.1, which no other node reaches."""
 SECONDS = 5.0
 
 # linux/netlink.h and linux/rtnetlink.h
 _RTM_NEWROUTE, _RTM_GETROUTE, _NLM_F_REQUEST = 24, 26, 1
 _RTA_DST, _RTA_OIF = 1, 4
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
-_ROUTE = struct.Struct("=BBBBBBBBI")  # family, bits of the destination, and what a request omits
+_ROUTE = struct.Struct("=BBBBBBBBI")  # family, bits of the destination, fields unused here
 _ATTRIBUTE = struct.Struct("=HH")  # length, type
 
 
@@ -27,8 +27,8 @@ def interface_environment(hosts: Iterable[str], given: Mapping[str, str]) -> dic
     """Return the variables that name the interface towards other nodes.
 
     Args:
-        hosts: names or addresses of the other nodes; none where an attempt has one node.
-        given: the environment of the node and the job, which prevails.
+        hosts: names or addresses of the other nodes; empty for an attempt of one node.
+        given: the environment of the node and the job, which overrides the result.
     """
     missing = [name for name in INTERFACE_VARIABLES if not given.get(name)]
     interface = interface_towards(hosts) if missing else None
@@ -38,8 +38,8 @@ def interface_environment(hosts: Iterable[str], given: Mapping[str, str]) -> dic
 def interface_towards(hosts: Iterable[str]) -> str | None:
     """Return the interface of the route to these hosts; None where no route is known.
 
-    The first host on another machine decides: to one on this machine the route is the loopback
-    interface, which counts only if all are here.
+    The first host on another machine decides. A host on this machine has the loopback interface,
+    which counts only if all hosts are here.
     """
     found = None
     for host in hosts:
@@ -56,7 +56,7 @@ def interface_towards(hosts: Iterable[str]) -> str | None:
 
 
 def _route_to(family: int, address: str) -> int:
-    """Return the index of the interface by which the kernel would send to an address."""
+    """Return the index of the interface through which the kernel reaches an address."""
     packed = socket.inet_pton(family, address.partition("%")[0])
     attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(packed), _RTA_DST) + packed
     route = _ROUTE.pack(family, 8 * len(packed), 0, 0, 0, 0, 0, 0, 0)
@@ -73,5 +73,5 @@ def _route_to(family: int, address: str) -> int:
             size, name = _ATTRIBUTE.unpack_from(answer, at)
             if name == _RTA_OIF:
                 return int.from_bytes(answer[at + _ATTRIBUTE.size : at + size], sys.byteorder)
-            at += (size + 3) & ~3  # attributes begin at multiples of four bytes
+            at += (size + 3) & ~3  # attributes start at multiples of four bytes
     raise OSError("the kernel has no route to it")

@@ -1,9 +1,9 @@
-"""The node's archives of compiled kernels: one file a key, which the worker alone writes.
+"""The node's archives of compiled kernels: one file per key, written by the worker alone.
 
-torch loads compiled kernels as code, so no job may write what another job loads. Ranks write an
-archive into their run directory. The supervisor copies it into the node's folder where the trainer
-alone could write it: the job brings no code, no person has run a command in the attempt, and no
-other job can write the files of this one.
+torch loads compiled kernels as code, so no job may write a file that another job loads. Ranks write
+an archive into their run directory. The supervisor copies it into the node's folder if only the
+trainer can have written it: the job brings no code, no person has run a command in the attempt, and
+no other job can write this one's files.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 STORE_BYTES = 2 * 2**30
-"""Most bytes of the archives on a node; those that were used least recently go first."""
+"""Limit of all archives on a node; the least recently used are removed first."""
 LEFT_SECONDS = 3600.0
-"""Age at which a half-written archive was left by a supervisor that was killed."""
+"""Age from which a half-written archive belongs to a killed supervisor."""
 OF_TRAINING = {
     *("seq_len", "micro_batch_size", "param_dtype", "weight_dtype", "reduce_dtype"),
     "deterministic",
 }
-"""Fields of `training` that shape what is compiled."""
+"""Fields of `training` that affect compiled kernels."""
 SECTIONS = ("model", "parallelism", "activation_checkpoint", "compile", "quantization")
-"""Sections of the spec that do."""
+"""Sections of the spec that affect them."""
 CPU_INFO = Path("/proc/cpuinfo")
 OF_CPU = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
-"""Its fields for which a compiler chooses instructions, on x86 and on ARM."""
+"""Fields of the CPU by which a compiler chooses instructions, on x86 and on ARM."""
 
 
 class KernelStore:
     """The kernels of one attempt: its archive for the node, and the caches in its run directory."""
 
     def __init__(self, run: WorkerRun, archive: str | None) -> None:
-        """Look at nothing yet.
+        """Describe the store; nothing is read.
 
         Args:
             run: the run directory.
-            archive: that of the node which such attempts share; None where they share none.
+            archive: the node's archive for such attempts; None if they share none.
         """
         self._run = run
         self._kept = None if archive is None else Path(archive)
 
     def keep_none(self) -> None:
-        """Keep nothing from now on: another program than the trainer runs as its ranks do."""
+        """Keep nothing from now on: a program besides the trainer has the ranks' rights."""
         self._kept = None
 
     def poll(self) -> None:
-        """Keep the archive of the attempt, once its ranks have written it after their first step.
+        """Copy the attempt's archive, once its ranks have written it after their first step.
 
         A failure is logged: the next attempt compiles again.
         """
@@ -79,7 +79,7 @@ class KernelStore:
             logger.warning("compiled kernels are not kept: %s", error)
 
     def close(self) -> None:
-        """Keep what no look has seen, and remove the attempt's own caches; no rank is left."""
+        """Copy an archive that is new since the last poll, and remove the caches; no rank runs."""
         self.poll()
         if os.path.lexists(self._run.kernels):
             remove_tree(Path(self._run.kernels))
@@ -90,7 +90,7 @@ class KernelStore:
         folder = kept.parent
         with open_regular(self._run.kernel_archive, owner=self._run.writer) as archive:
             size = os.fstat(archive.fileno()).st_size
-            if not size:  # the ranks have found all their kernels in the archive
+            if not size:  # the ranks found all their kernels in the archive
                 with suppress(FileNotFoundError):
                     os.utime(kept)
                 return
@@ -107,17 +107,17 @@ class KernelStore:
 
 def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(".*.part"):
-        with suppress(FileNotFoundError):  # its supervisor has just finished it
+        with suppress(FileNotFoundError):  # its supervisor has just renamed it
             if time.time() - path.lstat().st_mtime > LEFT_SECONDS:
                 path.unlink()
 
 
 def kernel_key(spec: JobSpec, layout: Layout, *, threads: str) -> str:
-    """Return the SHA-256 of what shapes an attempt's kernels, as hexadecimal digits.
+    """Return the SHA-256 of all that affects an attempt's kernels, as hexadecimal digits.
 
-    It limits what one archive holds: torch compares graph, versions and GPU of each entry. It does
-    not compare the CPU, for whose instructions it compiles, and a data folder may move to another
-    machine, or lie where several reach it.
+    It limits the content of one archive: torch compares graph, versions and GPU of each entry. It
+    does not compare the CPU, although kernels use its instructions, and a data folder may move to
+    another machine or be shared by several.
 
     Args:
         spec: the effective spec.
@@ -139,7 +139,7 @@ def kernel_key(spec: JobSpec, layout: Layout, *, threads: str) -> str:
 
 
 def _cpu() -> list[str]:
-    """Return the fields of each kind of CPU here; none where the system does not list them."""
+    """Return the fields of each kind of CPU here; empty if the system does not list them."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Which worker serves a node: the id of its data folder, and the lock that only one worker holds.
+"""Which worker serves a node: the id of its data folder, and a lock that one worker holds.
 
 ```
-<data_dir>/node.id      id of the folder and the inode of this file: in a copy they do not match
-<data_dir>/worker.lock  locked by the worker that runs
+<data_dir>/node.id      id of the folder, and the inode of this file: a copy has another inode
+<data_dir>/worker.lock  locked by the running worker
 ```
 """
 
@@ -23,7 +23,7 @@ from worker.node.process_identity import boot_id
 ID_FILE, LOCK_FILE = "node.id", "worker.lock"
 ID_LINE = re.compile(rb"([0-9a-f]{32}) (\d+)\n")
 WAIT_SECONDS = 15.0
-"""Time that a former worker of the folder gets to end."""
+"""Time that a former worker of the folder has to exit."""
 POLL_SECONDS = 0.2
 
 
@@ -31,7 +31,7 @@ POLL_SECONDS = 0.2
 def lock_folder(data_dir: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[WorkerIdentity]:
     """Hold the data folder while the block runs; yield the identity of this worker.
 
-    The lock belongs to the process (`lockf`, not `flock`): the children of a Celery worker do not
+    The lock belongs to the process (`lockf`, not `flock`): a Celery worker's children do not
     inherit it, so that it is free as soon as the worker has ended, however it ended. For the same
     reason the file is opened nowhere else: a process loses the lock when it closes any descriptor
     of the file.
@@ -82,7 +82,7 @@ def _try_to_lock(fd: int) -> bool:
 
 
 def _make_id(path: Path) -> None:
-    """Write the id of the folder unless it has one; a copied or torn one is replaced."""
+    """Write the id of the folder unless it has one; replace a copied or torn one."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         inode = os.fstat(fd).st_ino

@@ -1,13 +1,13 @@
-"""The node's own files: run directories, the attempts that live here, its token, the server's URL.
+"""The node's own files: run directories, live attempts, its token, the server's URL.
 
 ```
 <data_dir>/node.token          the node's token (0600)
 <data_dir>/node.id, worker.lock  which worker serves the node (`worker.node.lock`)
-<data_dir>/server.url          URL of the server, as the worker last knew it
-<data_dir>/server.pem          certificates that are trusted for it, where the worker names some
+<data_dir>/server.url          URL of the server, as last seen by the worker
+<data_dir>/server.pem          trusted certificates of the server, if the worker names some
 <data_dir>/leaving             why this node is drained, written by `worker.init`
-<data_dir>/deadline            until when a notice leaves the processes, where that is known
-<data_dir>/idle.sock, idle.log  where the idle process waits for launches, and what it prints
+<data_dir>/deadline            time at which a notice ends the processes, if it is known
+<data_dir>/idle.sock, idle.log  socket and output of the idle process, which waits for launches
 <data_dir>/cache/              token caches, shared by all attempts
 <data_dir>/packs/               packs of code, by digest
 <data_dir>/kernels/             archives of compiled kernels, which ranks only read
@@ -17,7 +17,7 @@
 
 The lock of an attempt excludes a second supervisor and proves the end of the first: the kernel
 releases it with the last process that holds it, however that process ended.
-`worker.launch` takes it before it claims and hands it down to the supervisor.
+`worker.launch` takes it before the claim and hands it down to the supervisor.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from worker.node.process_identity import is_alive
 from worker.node.users import RankUser, RunAs
 
 RUN_BYTES = 64 * 2**30
-"""Disk space of the run directory of a program, unless the node has another setting."""
+"""Disk space of a program's run directory, unless the node has another setting."""
 RANK_RECORDS = ("start", "end")
-"""Ends of the names of a rank's records in `ranks`."""
+"""Suffixes of a rank's records in `ranks`."""
 
 
 class LaunchRecord(RecordModel):
-    """`launch.json`: what the supervisor needs in addition to `spec.json` and `attempt.json`."""
+    """`launch.json`: the supervisor's parameters beyond `spec.json` and `attempt.json`."""
 
     attempt_id: str
     """Id of the attempt."""
@@ -57,29 +57,29 @@ class LaunchRecord(RecordModel):
     node_rank: int
     """Position of the node in the attempt."""
     rendezvous: str
-    """`host:port` at which the nodes of the attempt meet."""
+    """`host:port` of the rendezvous of the attempt's nodes."""
     others: tuple[str, ...] = ()
-    """Where the other nodes of the attempt are reached."""
+    """Addresses of the other nodes of the attempt."""
     report_seconds: float
     """Longest pause between two reports."""
     data_dir: str
     """The node's folder."""
     environment: dict[str, str]
-    """Variables of the ranks that come from the node: visible GPUs, number of threads."""
+    """Variables of the ranks set by the node: visible GPUs, number of threads."""
     allow_code: bool = False
     """Whether the node runs code that a job brings."""
     user: RankUser | None = None
-    """As whom torchrun, its ranks and the check run; as the worker when absent."""
+    """User of torchrun, its ranks and the check; the worker's own when absent."""
     run_bytes: int = RUN_BYTES
     """Disk space that the run directory of a program may take."""
 
 
 @dataclass(frozen=True)
 class WorkerRun(RunDirectory):
-    """A run directory with the files that only the worker knows."""
+    """A run directory, with the files that only the worker uses."""
 
     launch = Entry("launch.json")
-    """The `LaunchRecord`; written last: with it the directory is complete."""
+    """The `LaunchRecord`; written last: it completes the directory."""
     identity = Entry("supervisor.json")
     """The `Identity` of the supervisor that runs, or ran, the attempt."""
     ranks = Entry("ranks")
@@ -87,17 +87,17 @@ class WorkerRun(RunDirectory):
     code = Entry("code")
     """The attempt's own copy of a pack, or the empty folder of a program without code."""
     artifact_lines = Entry("artifacts.jsonl")
-    """An `ArtifactLine` for each artifact whose content the server has."""
+    """An `ArtifactLine` for each artifact with content that the server has."""
     artifact_state = Entry("artifacts.json")
-    """Up to where records have no such line, because they were dropped."""
+    """Offsets up to which records were dropped, and so have no such line."""
     event_records = Entry("event_files.jsonl")
     """A `MetricRecord` for each step of the event files that a program writes."""
     event_offsets = Entry("event_files.json")
-    """Bytes of each event file that are among these records."""
+    """Bytes of each event file that these records cover."""
     over = Entry("over")
-    """An empty file, since whose change the attempt needs no process on this node."""
+    """An empty file: since its change the attempt needs no process on this node."""
     home = Entry("home")
-    """Home of a user of ranks, who has no account."""
+    """Home of the ranks' user, who has no account."""
     supervisor_log = Entry("logs/supervisor.log")
     """Output of the supervisor."""
     launcher_log = Entry("logs/launcher.log")
@@ -110,7 +110,7 @@ class WorkerRun(RunDirectory):
         return launch.user.uid if launch is not None and launch.user else os.geteuid()
 
     def records(self, ranks: Iterable[int]) -> frozenset[Path]:
-        """Return every path that has a name here, and the records of these ranks."""
+        """Return every named path of this directory, and the records of these ranks."""
         kinds = [vars(kind) for kind in type(self).__mro__]
         named = {
             self.root / e.name for kind in kinds for e in kind.values() if isinstance(e, Entry)
@@ -127,7 +127,7 @@ class AttemptLock:
 
     @classmethod
     def inherited(cls, fd: int) -> Self:
-        """Return the lock whose descriptor this process got from the one that took it."""
+        """Return the lock of an inherited descriptor."""
         return cls(Path(f"/proc/self/fd/{fd}").readlink(), fd)
 
     def __enter__(self) -> Self:
@@ -164,7 +164,7 @@ class NodeStore:
 
     @property
     def packs(self) -> Path:
-        """Folder of the packs that were fetched, which only the worker reads."""
+        """Folder of the fetched packs, which only the worker reads."""
         return self.data_dir / "packs"
 
     @property
@@ -184,18 +184,18 @@ class NodeStore:
 
     @property
     def leaving(self) -> Path:
-        """Why this node is about to go away; there only when its container is being ended."""
+        """Why this node is about to go away; present only when its container is being ended."""
         return self.data_dir / "leaving"
 
     def deadline(self) -> float | None:
-        """Return the Unix time until which a notice leaves the processes; None without one."""
+        """Return the Unix time at which a notice ends the processes; None without one."""
         try:
             return float((self.data_dir / "deadline").read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
 
     def set_deadline(self, deadline: float | None) -> None:
-        """Write this time for all supervisors of the node, before they are signalled.
+        """Write this time for all supervisors of the node, before they receive their signal.
 
         Raises:
             OSError: the system refuses.
@@ -221,7 +221,7 @@ class NodeStore:
 
     @property
     def server_url(self) -> str | None:
-        """URL of the server as the worker last knew it: supervisors outlive its changes."""
+        """URL of the server as last seen by the worker: supervisors outlive its changes."""
         try:
             return self._server_url_file.read_text(encoding="utf-8").strip() or None
         except OSError:
@@ -229,7 +229,7 @@ class NodeStore:
 
     @property
     def server_ca(self) -> Path | None:
-        """Certificates that alone are trusted for the server; None for the usual ones."""
+        """The only certificates trusted for the server; None for the usual ones."""
         path = self.data_dir / "server.pem"
         return path if path.exists() else None
 
@@ -254,7 +254,7 @@ class NodeStore:
 
     @contextmanager
     def users(self) -> Iterator[set[int]]:
-        """Keep other launches from taking a user id while the block runs; yields the taken ones."""
+        """Keep other launches from taking a user id while the block runs; yield the taken ids."""
         fd = os.open(self.data_dir / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -269,7 +269,7 @@ class NodeStore:
 
         Args:
             attempt_id: id of the attempt.
-            create: take the lock of an attempt that is not known here too; otherwise None for such.
+            create: also take the lock of an attempt that is unknown here; otherwise return None.
 
         Raises:
             ValueError: `attempt_id` is no id (it becomes a file name).
@@ -288,7 +288,7 @@ class NodeStore:
         except BlockingIOError:
             os.close(fd)
             return None
-        # Between open and flock its holder may have removed the file: a lock on a file without a
+        # Its holder may have removed the file between open and flock: a lock on a file without a
         # name excludes no other process.
         if not _is_at(path, fd):
             os.close(fd)
@@ -316,7 +316,7 @@ class NodeStore:
 
 @dataclass(frozen=True)
 class LocalNode:
-    """This node, as a launch or an operation needs it."""
+    """This node, as launches and operations use it."""
 
     store: NodeStore
     """Its files."""
@@ -329,7 +329,7 @@ class LocalNode:
     devices: Devices
     """Its slots."""
     allow_code: bool = False
-    """Whether it runs code that a job brings."""
+    """Whether it runs code of jobs."""
     run_as: RunAs | None = None
     """Users of the ranks; the worker's own when absent."""
     environment_days: float = 30.0

@@ -11,7 +11,7 @@ from trainyard.protocol.worker_messages import Identity
 
 ZOMBIE_STATES = frozenset("ZXx")
 INITIAL_PID_NAMESPACE = "4026531836"
-"""Inode of the PID namespace in which the machine booted, a constant of Linux."""
+"""Inode of the machine's initial PID namespace, a constant of Linux."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def process_stat(pid: int) -> ProcessStat | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name stands in parentheses and may hold spaces and parentheses itself.
+    # The name is in parentheses, and may itself hold spaces and parentheses.
     fields = text[text.rindex(")") + 2 :].split()
     return ProcessStat(pid, parent=int(fields[1]), state=fields[0], start_time=int(fields[19]))
 
@@ -52,7 +52,7 @@ def status_field(pid: int | str, name: str) -> str:
 
 
 def boot_id() -> str:
-    """Return the id that the kernel took when it booted."""
+    """Return the id that the kernel chose at boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -84,9 +84,9 @@ def open_process(identity: Identity) -> int | None:
 
 
 def open_started_at(pid: int, start_time: int) -> int | None:
-    """Return a pidfd of the process `pid` that began at `start_time`, or None when it has ended."""
-    # The pidfd first, the comparison after it: a pidfd refers to one process for ever, while the
-    # pid could pass to another process between a comparison and the open.
+    """Return a pidfd of the process `pid` started at `start_time`, or None when it has ended."""
+    # First the pidfd, then the comparison: a pidfd always refers to one process, while the pid
+    # could pass to another process between a comparison and the open.
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -116,7 +116,7 @@ def has_ended(pidfd: int) -> bool:
 
 
 def in_initial_pid_namespace() -> bool:
-    """Return whether pids here are those of drivers too, which is false in most containers."""
+    """Return whether pids here are also those of drivers; False in most containers."""
     return _pid_namespace() == INITIAL_PID_NAMESPACE
 
 

@@ -1,4 +1,4 @@
-"""Starts, reaps and ends processes: every descendant of a supervisor, and all of an attempt."""
+"""Starts, reaps and ends processes: descendants of a supervisor, and processes of an attempt."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 WRAPPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_wrapper.py")))
 """Command that starts the rank wrapper: `tie` or `rank`."""
 MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
-"""Environment variables of every process of an attempt on a node but its supervisor."""
+"""Environment variables of every process of an attempt on a node, except its supervisor."""
 STUBBORN_SECONDS = 10.0
 LOADER = "LD_LIBRARY_PATH"
-"""The one variable that the wrapper's interpreter may need to start: the worker's own."""
+"""The one variable that the wrapper's interpreter may need to start; the worker's value."""
 VARIABLES = 3
 """Descriptor from which the wrapper reads the variables of its command."""
 
 
 class NotEndedError(Exception):
-    """A process of an attempt may not be ended: the attempt is not gone."""
+    """This process may not end a process of an attempt: the attempt is not gone."""
 
 
 class ProcessTree:
     """All processes of one attempt or operation on this node: started, reaped and ended together.
 
-    The process that uses it is a subreaper and starts nothing else: `end` ends every descendant.
+    The process that uses it is a subreaper and starts nothing else: `end` ends all descendants.
     """
 
     def __init__(
         self, *, user: RankUser | None = None, attempt_id: str | None = None, node: str = ""
     ) -> None:
-        """Describe the processes; none starts.
+        """Describe the processes; nothing starts.
 
         Args:
-            user: user of the processes; that of this process when absent.
+            user: user of the processes; this process' own when absent.
             attempt_id: mark in each environment; absent for an operation.
             node: second mark: several nodes of an attempt may share a machine.
         """
@@ -70,16 +70,16 @@ class ProcessTree:
         output: Path,
         ignored: Sequence[signal.Signals] = (),
     ) -> int:
-        """Start a command in a session of its own that ends when this process ends.
+        """Start a command in its own session, which ends when this process ends; return the pid.
 
         Call it from the main thread: the parent-death signal follows the end of the thread that
-        started the child. Returns the pid.
+        started the child.
 
         Args:
             command: the command, word by word.
             environment: its variables, without the marks of the attempt.
-            output: file to which both its outputs are appended.
-            ignored: signals that it ignores unless it handles them.
+            output: file to which stdout and stderr are appended.
+            ignored: signals that the command ignores unless it handles them.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         return self.attach(
@@ -106,9 +106,9 @@ class ProcessTree:
         Args:
             command: the command, word by word.
             environment: its variables, without the marks of the attempt.
-            files: `file_actions` of `os.posix_spawn`. The process leads a session by then, so that
-                a terminal that is opened becomes its controlling one.
-            ignored: as of `spawn`.
+            files: `file_actions` of `os.posix_spawn`. The process already leads a session, so that
+                a terminal it opens becomes its controlling one.
+            ignored: as in `spawn`.
         """
         user = self._user.word if self._user else "-"
         names = [each.name for each in ignored]
@@ -121,7 +121,7 @@ class ProcessTree:
             marks = {MARKER: self._attempt_id, NODE_MARKER: self._node}
             if cgroup := make_cgroup(self._attempt_id, node=self._node):
                 wrapper[CGROUP] = str(cgroup)
-        # Not in the wrapper's own environment: until it has changed its user, what the job chose
+        # Not in the wrapper's own environment: until it has changed its user, the job's variables
         # would act on it with the worker's rights, as GCONV_PATH does on the system's C library.
         variables = _variables_file(dict(environment) | marks)
         try:
@@ -141,15 +141,15 @@ class ProcessTree:
         return self._statuses.get(pid)
 
     def end(self, *, descendants: bool = True) -> None:
-        """End every process, and return when none is left.
+        """End every process; return when none is left.
 
-        Each means finds what the others miss: the cgroup a fork that outruns the walks, the
-        subreaper its descendants, the marks what a supervisor that died has left, and the user a
-        process that has removed the marks.
+        Each means finds processes that the others miss: the cgroup, forks that outrun the walks;
+        the subreaper, its descendants; the marks, processes left by a dead supervisor; the user,
+        processes that have removed the marks.
 
         Args:
-            descendants: whether those of this process belong to the tree; not in a worker, whose
-                children are Celery's.
+            descendants: whether this process' descendants belong to the tree. False in a worker,
+                where they are Celery's.
 
         Raises:
             NotEndedError: a process may not be ended.
@@ -168,7 +168,7 @@ class ProcessTree:
 
 
 def _variables_file(environment: Mapping[str, str]) -> int:
-    """Return the descriptor of a file in memory that holds variables as the wrapper reads them."""
+    """Return the descriptor of a file in memory with the variables, for the wrapper."""
     content = b"".join(
         os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()
     )
@@ -176,15 +176,15 @@ def _variables_file(environment: Mapping[str, str]) -> int:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.seek(0)
-        # Beyond those that `files` of `attach` may take, which would otherwise put another in its
-        # place before it is copied.
+        # Above the numbers that `files` of `attach` may use, which could otherwise replace it
+        # before it is copied.
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
 def become_subreaper() -> None:
-    """Become the parent of every descendant whose own parent ends.
+    """Become the parent of every descendant that loses its own parent.
 
-    A daemon that forks twice then stays a descendant, and `descendants` finds it.
+    A daemon that forks twice then remains a descendant, and `descendants` finds it.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
@@ -204,7 +204,7 @@ def reap() -> dict[int, int]:
 
 
 def descendants(of: int) -> list[ProcessStat]:
-    """Return the processes below `of` that have not ended."""
+    """Return the processes below `of` that still run."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in _all_processes():
         children.setdefault(stat.parent, []).append(stat)
@@ -218,10 +218,10 @@ def descendants(of: int) -> list[ProcessStat]:
 
 
 def _end_descendants() -> dict[int, int]:
-    """End all descendants of this subreaper; return the exit codes of those that were its children.
+    """End all descendants of this subreaper; return the exit codes of its own children.
 
-    Looks again until there are none: one may start others while they are counted. Returns only
-    then, because whoever holds a slot still must be seen to hold it.
+    It repeats until none is left: one may start others during the count. It returns only then,
+    because a process that still holds a slot must remain visible as its holder.
     """
     reaped: dict[int, int] = {}
     for left in _until_none("descendants", lambda: descendants(os.getpid())):
@@ -232,7 +232,7 @@ def _end_descendants() -> dict[int, int]:
 
 
 def _end_marked(attempt_id: str, *, node: str) -> None:
-    """End each process whose environment names attempt and node."""
+    """End each process with the marks of the attempt and the node."""
     marks = {f"{MARKER}={attempt_id}".encode(), f"{NODE_MARKER}={node}".encode()}
     _end_all(f"processes of attempt {attempt_id}", lambda pid: _is_marked(pid, marks))
 
@@ -248,7 +248,7 @@ def end_user(user: RankUser) -> None:
     """
     _end_all(
         f"processes of user {user.uid}",
-        lambda pid: str(user.uid) in status_field(pid, "Uid").split(),  # which all users may read
+        lambda pid: str(user.uid) in status_field(pid, "Uid").split(),  # readable for all users
     )
 
 
@@ -263,9 +263,9 @@ def _end_all(what: str, matches: Callable[[int], bool]) -> None:
 
 
 def _until_none(what: str, find: Callable[[], list[ProcessStat]]) -> Iterator[list[ProcessStat]]:
-    """Yield the processes that are left, with growing pauses, until there are none.
+    """Yield the remaining processes, with growing pauses, until there are none.
 
-    Logs once when that takes long.
+    Logs one warning when that takes long.
     """
     pause, started, warned = 0.005, time.monotonic(), False
     while left := find():
@@ -279,7 +279,7 @@ def _until_none(what: str, find: Callable[[], list[ProcessStat]]) -> Iterator[li
 
 def _kill(stat: ProcessStat) -> bool:
     """End a process; return whether this process may."""
-    pidfd = open_started_at(stat.pid, stat.start_time)  # the pid may be another process by now
+    pidfd = open_started_at(stat.pid, stat.start_time)  # the pid may belong to another by now
     if pidfd is None:
         return True
     try:

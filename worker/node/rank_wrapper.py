@@ -1,19 +1,19 @@
-"""Ties processes to their parents, and sees each rank of torchrun end; run as a file, alone.
+"""Ties processes to their parents, and observes each rank's exit; run as a file, alone.
 
 `rank_wrapper.py tie PARENT USER [SIGNAL...] -- COMMAND` becomes COMMAND, which the kernel ends when
 its parent ends. USER is `uid:gid:gid...`, or `-` for the present one; COMMAND ignores the signals
-unless it handles them. A variable names the descriptor from which COMMAND's variables are read.
-`rank_wrapper.py rank RUN [RANK FOLDER] -- COMMAND` is what torchrun starts as a rank, or what is
-started in its place, with a RANK that no variable names (`-`: `RANK` names it). It runs COMMAND in
-FOLDER (`-`: where it is) as its child with both outputs appended to `logs/rank-<r>.log`, and writes
-`ranks/<r>.start` and `ranks/<r>.end`: torchrun reaps its ranks itself and does not report how they
-ended, so that only a parent in between sees every exit code, signal and time. It ignores SIGTERM:
-when torchrun ends the other ranks after a failure, they keep the seconds that the supervisor grants
-them to write their errors.
+unless it handles them. A variable names the descriptor that holds COMMAND's variables.
+`rank_wrapper.py rank RUN [RANK FOLDER] -- COMMAND` is what torchrun starts as a rank; without
+torchrun it is started directly, with RANK, as no variable names it (`-`: `RANK` does). It runs
+COMMAND as its child in FOLDER (`-`: where it is), appends both outputs to `logs/rank-<r>.log`, and
+writes `ranks/<r>.start` and `ranks/<r>.end`: torchrun reaps its ranks itself and does not report
+their exits, so that only a parent in between sees every exit code, signal and time. It ignores
+SIGTERM: when torchrun ends the other ranks after a failure, they keep the seconds that the
+supervisor grants them to write their errors.
 """
 
-# Imports nothing but the standard library: one such process runs for each rank, without
-# site-packages (`python -I -S`), and it stays in memory as long as the rank.
+# Imports only the standard library: one such process runs for each rank, without site-packages
+# (`python -I -S`), and stays in memory as long as the rank.
 
 import ctypes
 import json
@@ -30,7 +30,7 @@ CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 LAUNCHER_PID = "TRAINYARD_LAUNCHER_PID"
 CGROUP = "TRAINYARD_CGROUP"
 ENVIRONMENT = "TRAINYARD_ENVIRONMENT_FD"
-CANNOT_START, NOT_FOUND = 126, 127  # what a shell returns for a program that it cannot start
+CANNOT_START, NOT_FOUND = 126, 127  # a shell's statuses for a program that it cannot start
 
 
 def main(words: list[str]) -> int:
@@ -50,10 +50,10 @@ def main(words: list[str]) -> int:
 
 
 def tie(parent: int, user: str, ignored: list[str], command: list[str]) -> int:
-    """Become `command`, in the cgroup of the attempt where it has one; returns only if it cannot.
+    """Become `command`, in the cgroup of the attempt if it has one; return only on failure.
 
-    The order matters: only the worker's user may join the cgroup, a change of user takes back the
-    parent-death signal, and a parent that ended before it was set is seen by looking afterwards.
+    The order matters. Only the worker's user may join the cgroup; a change of user resets the
+    parent-death signal; a check afterwards detects a parent that ended before it was set.
     """
     if cgroup := os.environ.pop(CGROUP, None):
         Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")
@@ -67,38 +67,38 @@ def tie(parent: int, user: str, ignored: list[str], command: list[str]) -> int:
 
 
 def read_environment(descriptor: int) -> dict[str, str]:
-    """Return the variables in an open file, `NAME=value` with a NUL after each, and close it."""
+    """Return the variables of an open file, each `NAME=value` with a NUL, and close it."""
     with os.fdopen(descriptor, "rb") as file:
         pairs = file.read().split(b"\0")[:-1]
     return dict(os.fsdecode(pair).split("=", 1) for pair in pairs)
 
 
 def become(uid: int, *groups: int) -> None:
-    """Become a user for good: without capabilities, and without programs that give any back."""
+    """Become a user for good: without capabilities, and without programs that regain any."""
     os.setgroups(groups)
-    os.setresgid(uid, uid, uid)  # a group of its own
+    os.setresgid(uid, uid, uid)  # its own group
     os.setresuid(uid, uid, uid)
     libc = ctypes.CDLL(None, use_errno=True)
-    # A worker that is not root keeps its capabilities as ambient ones, which a change between users
-    # other than root leaves in place; without them the next exec has none.
-    # A forked rank has no next exec, so all of them go at once.
+    # A worker that is not root keeps its capabilities as ambient ones, and a change between users
+    # other than root keeps those; without them the next exec has none.
+    # A forked rank has no next exec, so drop all of them immediately.
     header, sets = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, sets):
         raise OSError(ctypes.get_errno(), "capset")
     for words in ((PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL), (PR_SET_NO_NEW_PRIVS, 1)):
         if libc.prctl(*words, 0, 0, 0):
             raise OSError(ctypes.get_errno(), f"prctl{words}")
-    os.umask(0o007)  # what it writes to storage belongs to the common group
+    os.umask(0o007)  # its files on storage belong to the common group
 
 
 def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | None = None) -> int:
-    """Run a rank to its end; returns its exit code, or 128 plus the number of its signal.
+    """Run a rank to its end; return its exit code, or 128 plus the number of its signal.
 
-    `begin` turns a new process into the rank; where it returns, its result is the exit code. Once a
-    stop is ordered this returns 0: the record has the true end.
+    `begin` turns a new process into the rank; if it returns, its result is the exit code. After the
+    order to stop this returns 0: the record has the true exit.
     """
     launcher = int(os.environ.pop(LAUNCHER_PID))
-    if launcher != os.getpid():  # without torchrun, `tie` has become this very process
+    if launcher != os.getpid():  # without torchrun, `tie` became this same process
         die_with(launcher)
     # Before the fork: torchrun may send SIGTERM at any time after it.
     for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -155,10 +155,10 @@ def become_rank(
 def execute(
     command: list[str], ignored: list[str] | None = None, environment: dict[str, str] | None = None
 ) -> int:
-    """Become `command`, with the signals of a new login but some; if it cannot, write why.
+    """Become `command`, with a new login's signals except some; on failure, write why.
 
-    An ignored or blocked signal is inherited: by a worker that a shell started in the background
-    (SIGINT, SIGQUIT) or by `nohup` (SIGHUP), and from this interpreter (SIGPIPE, SIGXFSZ).
+    Ignored or blocked signals are inherited: from a worker that a shell started in the background
+    (SIGINT, SIGQUIT), from `nohup` (SIGHUP), and from this interpreter (SIGPIPE, SIGXFSZ).
     """
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -173,23 +173,23 @@ def execute(
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, also if it just has."""
-    # The signal first, the comparison after it: a parent that ends in between is seen either way.
+    """Have the kernel end this process when its parent ends, even if it just has."""
+    # First the signal, then the comparison: either notices a parent that ends in between.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(CANNOT_START)
 
 
 def start_time(pid: int) -> int:
-    """Return when a process began, in clock ticks after boot."""
+    """Return the start time of a process, in clock ticks after boot."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return int(stat[stat.rindex(")") + 2 :].split()[19])
 
 
 def write_record(path: Path, record: dict[str, object]) -> None:
-    """Write a file that no reader finds half-written."""
+    """Write a file atomically: no reader sees half of it."""
     # Not `trainyard.run.atomic`: without site-packages the library cannot be found, and its import
-    # takes the start of the wrapper from 32 to 51 ms. Only this process writes the file.
+    # takes the wrapper's start from 32 to 51 ms. Only this process writes the file.
     draft = path.with_name(f".{path.name}.part")
     draft.write_text(json.dumps(record), encoding="ascii")
     draft.rename(path)

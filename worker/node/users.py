@@ -1,4 +1,4 @@
-"""Unix users of ranks: one user id an attempt, so that code of a job reads nothing of the node."""
+"""Unix users of ranks: one user id per attempt, so that a job's code reads nothing of the node."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 
 RUN_AS = re.compile(r"(?P<user>[a-z_][a-z0-9_-]{0,31}):(?P<first>[0-9]{1,9})-(?P<count>[0-9]{1,4})")
 LEAST_ID = 1000
-"""Least user id of ranks: those below it belong to the system."""
+"""Lowest user id of ranks: lower ones belong to the system."""
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
 """Capabilities of a worker that starts ranks as other users; linux/capability.h."""
 
 
 class RankUser(RecordModel):
-    """The user as whom the processes of one attempt run."""
+    """The user of one attempt's processes."""
 
     uid: int
-    """User id, and id of a group that no other attempt has."""
+    """User id, and id of the attempt's own group."""
     groups: tuple[int, ...]
-    """Groups that all attempts of the node have in common; storage and caches are the first's."""
+    """Groups common to all attempts of the node; the first owns storage and caches."""
 
     @property
     def word(self) -> str:
@@ -41,12 +41,12 @@ class RankUser(RecordModel):
 
     @classmethod
     def of_run(cls, run_directory: Path) -> RankUser | None:
-        """Return the user of the attempt of a run directory; None where it has none of its own.
+        """Return the user of a run directory's attempt; None if it has no user of its own.
 
-        An id of the system is none: every process of the user is ended after the attempt.
+        A system id does not count: every process of the user is ended after the attempt.
 
-        The folder itself names the user, by its group: a record in it may be damaged. `give` alone
-        makes a run directory sticky, and no rank can change a folder of the worker.
+        The folder's group names the user: a record in the folder may be damaged. Only `give` makes
+        a run directory sticky, and no rank can change a folder of the worker.
         """
         try:
             status = run_directory.stat()
@@ -56,14 +56,14 @@ class RankUser(RecordModel):
         return cls(uid=status.st_gid, groups=()) if has_own else None
 
     def give(self, path: Path, mode: int) -> None:
-        """Let the user's group into a file or folder of the worker."""
+        """Give the user's group access to a file or folder of the worker."""
         os.chown(path, -1, self.uid, follow_symlinks=False)
         path.chmod(mode)
 
     def join_group(self) -> None:
-        """Let this process read what the user writes: a worker that is not root could not.
+        """Let this process read the user's files: a worker that is not root could not.
 
-        A refusal of the kernel is logged and ends no attempt: its end can be reported without.
+        A refusal of the kernel is logged. It ends no attempt: its end can still be reported.
         """
         try:
             os.setgroups(sorted({*os.getgroups(), self.uid}))
@@ -74,9 +74,9 @@ class RankUser(RecordModel):
             )
 
     def close(self, folder: Path) -> None:
-        """Keep the user out of the folder of what is over: a later attempt may get the same id.
+        """Close the folder of an ended attempt to its user: a later attempt may get the same id.
 
-        A run directory goes on to name the user (`of_run`).
+        A run directory continues to name the user (`of_run`).
         """
         folder.chmod(0o1700)
 
@@ -86,15 +86,15 @@ class RunAs:
     """`TRAINYARD_RUN_AS=user:first-count`."""
 
     user: str
-    """Account whose groups the ranks have; its first group owns storage and caches."""
+    """Account that gives the ranks its groups; its first group owns storage and caches."""
     first: int
-    """First user id; operations run as this one, attempts as those after it."""
+    """First user id; operations use it, attempts the following ones."""
     count: int
     """Number of user ids."""
 
     @classmethod
     def parse(cls, text: str) -> RunAs:
-        """Read the setting.
+        """Parse the setting.
 
         Raises:
             ValueError: it is not of that form, or has too few ids.
@@ -133,11 +133,11 @@ class RunAs:
         return range(self.first, self.first + self.count)
 
     def for_operations(self) -> RankUser:
-        """Return the user of operations: one at a time runs on a node."""
+        """Return the user of operations: a node runs one at a time."""
         return RankUser(uid=self.first, groups=self.groups)
 
     def free(self, taken: Iterable[int]) -> RankUser:
-        """Return a user whom no attempt has.
+        """Return a user that no attempt has.
 
         Raises:
             ValueError: every id is taken.
@@ -151,14 +151,14 @@ class RunAs:
     def prepare_node(
         self, *, slots: int, data_dir: Path, shared: Iterable[Path], roots: Iterable[Path] = ()
     ) -> None:
-        """Check that ranks can run as these users, and let their group into what they share.
+        """Check that ranks can run as these users, and give their group access to shared folders.
 
         Args:
-            slots: of the node: so many attempts may run at once.
-            data_dir: the node's folder; passed through, not read.
+            slots: number of slots of the node: as many attempts may run concurrently.
+            data_dir: the node's folder; ranks pass through it without reading it.
             shared: folders of caches; those of other owners stay as they are.
-            roots: storage roots; likewise, but no user renames or removes there what another one
-                or the worker made, such as its environments.
+            roots: storage roots; likewise, but no user can rename or remove entries of another user
+                or of the worker there, such as its environments.
 
         Raises:
             ValueError: an id, a capability or the account is missing, or ids are not mapped.
@@ -186,23 +186,23 @@ class RunAs:
         for folder, mode in modes:
             if folder.is_dir() and folder.stat().st_uid == os.geteuid():
                 os.chown(folder, -1, group)
-                folder.chmod(mode)  # what is made in it belongs to the group as well
+                folder.chmod(mode)  # files created in it get the group too
 
 
 def isolation_of(run_as: RunAs | None) -> Isolation:
-    """Return what keeps ranks from the node's own files."""
+    """Return how ranks are kept from the node's own files."""
     if run_as is None:
         return "none"
     return "namespace" if in_user_namespace() else "user"
 
 
 def in_user_namespace() -> bool:
-    """Return whether ids of this process are those of a user namespace, not the machine's own."""
+    """Return whether this process has the ids of a user namespace, not the machine's own."""
     return _mappings("uid") != [(0, 2**32 - 1)]
 
 
 def is_mapped(number: int, kind: Literal["uid", "gid"]) -> bool:
-    """Return whether this process's user namespace has an id; without it no process can take it."""
+    """Return whether this process' user namespace maps an id; otherwise no process can take it."""
     return any(first <= number < first + count for first, count in _mappings(kind))
 
 
@@ -218,9 +218,9 @@ def capabilities() -> int:
 
 
 def user_environment(name: str, home: Path) -> Mapping[str, str]:
-    """Return the variables by which libraries find a user who has no account.
+    """Return the variables by which libraries find a user without an account.
 
-    Caches below `/tmp` carry the name, and a later attempt may get the same id: what one leaves
+    Caches below `/tmp` carry the name, and a later attempt may get the same id. One attempt's files
     there must not become code of another, so the name is new each time.
     """
     return {"USER": name, "LOGNAME": name, "HOME": str(home)}

@@ -1,1 +1,1 @@
-"""The worker as a pilot: inside an allocation of another engine (docs/sources.md)."""
+"""The worker as a pilot: inside another engine's allocation (docs/sources.md)."""

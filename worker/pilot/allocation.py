@@ -1,4 +1,4 @@
-"""The allocation that a pilot lives in: which place in it, which life, and when it ends."""
+"""The allocation of a pilot: its index, its instance, and its end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from trainyard.protocol.node_sources.messages import (
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 60.0
-"""Pause between two looks at the end of the allocation: people change limits."""
+"""Interval between two checks of the allocation's end: people change limits."""
 ASK_SECONDS = 20.0
-"""Longest time of one look."""
+"""Time limit of one check."""
 
 
 class PilotVariables(BaseSettings):
-    """What the provisioner passes to a pilot; every field is one environment variable."""
+    """The provisioner's variables for a pilot; every field is one environment variable."""
 
     model_config = SettingsConfigDict(env_prefix="TRAINYARD_PILOT_", frozen=True)
 
@@ -40,11 +40,11 @@ class PilotVariables(BaseSettings):
     source: SourceName
     """Source."""
     request: RequestId
-    """Request; it names the engine's job."""
+    """The request; it names the engine's job."""
     purpose: Purpose = "nodes"
-    """Whether the pilot serves a node, or checks the place and ends."""
+    """Whether the pilot serves a node, or checks the place and exits."""
     ends_at: Annotated[float, Field(ge=0)] | None = None
-    """End of the allocation, Unix time, where it is known beforehand and never changes."""
+    """End of the allocation, Unix time, if it is known in advance and never changes."""
 
 
 class Allocation(Protocol):
@@ -56,10 +56,10 @@ class Allocation(Protocol):
 
     @property
     def instance(self) -> str:
-        """The engine's name of this life of the pilot."""
+        """The engine's name of this run of the pilot."""
 
     def end(self) -> float | None:
-        """Return the end of the allocation, Unix time; None where there is none.
+        """Return the end of the allocation, Unix time; None without a limit.
 
         Raises:
             OSError: the engine does not answer.
@@ -68,14 +68,14 @@ class Allocation(Protocol):
 
 @dataclass(frozen=True)
 class GivenAllocation:
-    """A machine that ssh reaches, or a pod: what there is to know was given at the start."""
+    """A machine reached by ssh, or a pod: the facts were passed at the start."""
 
     index: int
     instance: str
     ends_at: float | None
 
     def end(self) -> float | None:
-        """Return the end that was given."""
+        """Return the end passed at the start."""
         return self.ends_at
 
 
@@ -88,7 +88,7 @@ class SlurmAllocation:
     job_id: str
 
     def end(self) -> float | None:
-        """Return the end by the job's present limit."""
+        """Return the end according to the job's present limit."""
         command = ["squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%e"]
         try:
             done = subprocess.run(
@@ -109,7 +109,7 @@ class SlurmAllocation:
 
 
 def find_allocation(settings: PilotVariables, environment: Mapping[str, str]) -> Allocation:
-    """Return the place of this process in the allocation of its engine.
+    """Return the place of this process in its engine's allocation.
 
     Raises:
         ValueError: a variable is missing; the error names it.
@@ -141,7 +141,7 @@ class OwnPilot:
 
     @property
     def identity(self) -> PilotIdentity:
-        """The life of the pilot, by which its join secret is held to one instance."""
+        """Identity of the pilot, to which its join secret is bound."""
         return PilotIdentity(
             request_id=self.settings.request,
             index=self.allocation.index,
@@ -177,7 +177,7 @@ def find_pilot() -> OwnPilot | None:
 
 
 class EndWatch(threading.Thread):
-    """Looks at the end of an allocation once a minute: a look may take long, heartbeats may not."""
+    """Checks the end of an allocation every minute: a check may block, heartbeats may not."""
 
     def __init__(self, allocation: Allocation, *, seconds: float = END_SECONDS) -> None:
         super().__init__(name="end", daemon=True)
@@ -186,10 +186,10 @@ class EndWatch(threading.Thread):
         self._stopping = threading.Event()
         self._answered = True
         self.ends_at: float | None = None
-        """The end by the last answer; None where none is known."""
+        """The end of the allocation by the last answer; None if it is unknown."""
 
     def poll(self) -> None:
-        """Look once; without an answer the last end stays."""
+        """Check now; without an answer the last end stays."""
         try:
             self.ends_at = self._allocation.end()
             self._answered = True
@@ -199,10 +199,10 @@ class EndWatch(threading.Thread):
             self._answered = False
 
     def run(self) -> None:
-        """Look until `stop`."""
+        """Check until `stop`."""
         while not self._stopping.wait(self._seconds):
             self.poll()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._stopping.set()

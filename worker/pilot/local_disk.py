@@ -16,9 +16,9 @@ SHARED = frozenset(
         *("smbfs", "coda", "virtiofs", "vboxsf", "autofs"),
     }
 )
-"""Types of file systems that several machines share, or that stand for one: autofs mounts it."""
+"""Types of file systems shared by machines, or placeholders for one: autofs mounts it."""
 LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuseblk"})
-"""The root of a container without root, and a local disk in the format of another system."""
+"""The root of a rootless container, and a local disk in another system's format."""
 
 
 @dataclass(frozen=True)
@@ -38,40 +38,40 @@ class Mount:
 
 
 def mount_of(path: Path, *, mounts: str | None = None) -> Mount:
-    """Return the mount that a path lies on.
+    """Return the mount that contains a path.
 
     Args:
         path: a path, existing or not.
-        mounts: text in the form of `/proc/self/mountinfo`, which is read when absent.
+        mounts: text in the form of `/proc/self/mountinfo`; that file's when absent.
     """
     place = path.resolve()
     text = mounts
     if text is None:
         with suppress(OSError):
-            place.stat()  # an automounter mounts at the first look, so that the list comes after it
+            place.stat()  # an automounter mounts at the first access; only then read the list
         text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     best = Mount("/", "unknown")
     for line in text.splitlines():
         words, _, rest = line.partition(" - ")
         point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), words.split(" ")[4])
-        # Of several at the same place the last one hides the others.
+        # Of several mounts at the same path the last one hides the others.
         if place.is_relative_to(point) and len(point) >= len(best.path):
             best = Mount(point, rest.split(" ")[0])
     return best
 
 
 def make_local_folder(base: Path, name: str, *, setting: str, mounts: str | None = None) -> Path:
-    """Make a folder that this user alone can enter, on a local file system.
+    """Create a folder that only this user can enter, on a local file system.
 
     Args:
-        base: the folder that it is made in.
+        base: its parent folder.
         name: its name.
-        setting: what sets `base`, for errors.
-        mounts: as for `mount_of`.
+        setting: the setting of `base`, for errors.
+        mounts: as in `mount_of`.
 
     Raises:
-        ValueError: `base` lies on a file system that machines share, the folder cannot be made, or
-            somebody else has made something of its name there.
+        ValueError: `base` lies on a shared file system, the folder cannot be created, or another
+            user owns an entry of that name.
     """
     mount = mount_of(base, mounts=mounts)
     if mount.is_shared:
@@ -83,8 +83,8 @@ def make_local_folder(base: Path, name: str, *, setting: str, mounts: str | None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
-        # Its name is in the engine's listings: in a /tmp of all users another one may be first, and
-        # a pilot that runs as root would use a folder or a link of that user.
+        # The engine's listings show its name: in a public /tmp another user may create it first,
+        # and a pilot that runs as root would use that user's folder or link.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise ValueError(
                 f"{setting}={base}: {folder} is a link or belongs to user {found.st_uid}; a folder "

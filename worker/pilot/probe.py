@@ -1,4 +1,4 @@
-"""Examines the place of a source: what a pilot would need there, found and reported in a minute."""
+"""Checks the place of a source for all that a pilot needs, and reports within a minute."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ PACKAGES = ("trainyard", "worker", "trainer", "torch")
 OLDEST_PYTHON = (3, 11)
 MAX_SKEW_SECONDS = 5.0
 LEAST_DISK_BYTES = 1024**3
-"""Room for run directories and token caches."""
+"""Space for run directories and token caches."""
 TRIAL_BYTES = 64 * 1024**2
-"""Written to a storage root, to find how fast a save is."""
+"""Bytes written to a storage root, to measure the speed of a save."""
 REPORT_SECONDS = 90.0
-"""Time in which the findings must have reached the server, which lists its engines each minute."""
+"""Time limit for sending the findings; the server lists its engines every minute."""
 NOT_NAMED = "/problems/pilot-not-named"
 
 
 def probe(pilot: OwnPilot, settings: Settings, *, base: Path) -> int:
-    """Examine this place and report the findings; returns a process's exit status.
+    """Check this place and report the findings; return the exit status.
 
     Args:
         pilot: this process as the pilot of a check.
-        settings: those of the worker that would run here.
-        base: the folder that data of pilots lie in.
+        settings: settings of the worker that would run here.
+        base: the parent folder of pilots' data.
 
     Raises:
         ValueError: there is no join secret to report with.
@@ -77,7 +77,7 @@ def probe(pilot: OwnPilot, settings: Settings, *, base: Path) -> int:
 
 
 def _send(api: WorkerApi, report: CheckReport) -> None:
-    """Send the findings; they are accepted once the engine has named this pilot to the server."""
+    """Send the findings; the server accepts them once the engine has listed this pilot."""
 
     def may_pass(error: Exception) -> bool:
         is_unnamed = isinstance(error, ApiError) and error.problem.type == NOT_NAMED
@@ -91,10 +91,10 @@ def _send(api: WorkerApi, report: CheckReport) -> None:
 
 
 def _result(name: str, check: Callable[[], str]) -> CheckResult:
-    """Return one finding: what the check returns, or the error that it raises."""
+    """Return one finding: the result of the check, or its error."""
     try:
         return CheckResult(name=name, passed=True, detail=check()[:2000])
-    except Exception as error:  # noqa: BLE001 - whatever is wrong there is the finding
+    except Exception as error:  # noqa: BLE001 - any error is the finding
         return CheckResult(name=name, passed=False, detail=(str(error) or repr(error))[:2000])
 
 
@@ -116,7 +116,7 @@ def _tls(settings: Settings) -> str:
 def _clock(api: WorkerApi) -> str:
     began = time.time()
     date = api.server_date()
-    # The header has whole seconds.
+    # The header has a resolution of whole seconds.
     skew, error = (began + time.time()) / 2 - (date + 0.5), (time.time() - began) / 2 + 0.5
     if abs(skew) - error > MAX_SKEW_SECONDS:
         raise ValueError(
@@ -168,7 +168,7 @@ def _ports(settings: Settings) -> str:
     except OSError as error:
         raise ValueError(f"TRAINYARD_ADDRESS={settings.address} has no address: {error}") from None
     addresses = {str(each[4][0]) for each in found}
-    with socket.create_server(("", 0), family=found[0][0]) as listener:  # IPv6 has its own ports
+    with socket.create_server(("", 0), family=found[0][0]) as listener:  # IPv6 ports are separate
         port = listener.getsockname()[1]
         with socket.create_connection((settings.address, port), timeout=10):
             pass
@@ -176,7 +176,7 @@ def _ports(settings: Settings) -> str:
 
 
 def _save(settings: Settings, pilot: OwnPilot) -> str:
-    """Return how large a save may be that fits between a notice and the end."""
+    """Return the size of a save that fits between a notice and the end."""
     places = [p for p in settings.root_paths().values() if not is_object_store(p)]
     if not places:
         return "the roots are object stores, whose speed a job finds by its first save"

@@ -1,4 +1,4 @@
-"""Starts a pilot: names the node, finds room for its data, and runs the worker under an init."""
+"""Starts a pilot: names the node, chooses its data folder, and runs the worker under an init."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from worker.settings import Settings
 logger = logging.getLogger(__name__)
 
 LEFT = 128 + signal.SIGTERM
-"""Status of a pod's pilot that has left in order."""
+"""Exit status of a pod's pilot that left in order."""
 
 
 def run_pilot() -> int:
-    """Serve a node until the allocation is over or nothing may be done in it; returns a status.
+    """Serve a node until its allocation ends or becomes unusable; return an exit status.
 
     Raises:
-        ValueError: this is no allocation of a source, or its disk cannot be used.
-        ServerAway, ApiError: the findings of a check were not accepted.
+        ValueError: this is no allocation of a source, or its disk is unusable.
+        ServerAway, ApiError: the server did not accept the findings of a check.
     """
     pilot = find_pilot()
     if pilot is None:
@@ -42,9 +42,9 @@ def run_pilot() -> int:
     )
     logger.info("pilot %s (%s), data in %s", pilot.name, pilot.allocation.instance, folder)
     status = Init(most_refusals=5).run()
-    # A pod takes its data along, and over ssh they go with the proof that the pilot has ended. What
-    # an attempt has not reported stays for a successor on this machine.
+    # A pod's data vanish with it; over ssh they are removed once the pilot has provably ended.
+    # Unreported data of an attempt stay for a successor on this machine.
     if pilot.settings.kind == "slurm" and not NodeStore(folder).live():
         shutil.rmtree(folder, ignore_errors=True)
-    # A pod that succeeds completes its index for good: one that was evicted would get no successor.
+    # A pod that succeeds completes its index for good: an evicted one would get no successor.
     return status or (LEFT if pilot.settings.kind == "kubernetes" else 0)

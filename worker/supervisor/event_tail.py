@@ -1,7 +1,7 @@
-"""Turns scalars of the event files that a program writes into records like those of metrics.
+"""Converts scalars of a program's event files into records like those of metrics.
 
-The files lie in `tensorboard/` of the run directory, in any of its folders, which the ranks own: no
-link is followed, only regular files of their writer are read, and all is bounded.
+The files are in `tensorboard/` of the run directory or its folders, which the ranks own: links are
+not followed, only regular files of the ranks' user are read, and every size is limited.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
-"""Bytes of event files that one report converts: a fifth of a second, and 4,000 scalars."""
+"""Bytes of event files converted per report: a fifth of a second, and 4,000 scalars."""
 MAX_BYTES = 1024**3
-"""Bytes of converted records, after which no more are made."""
+"""Limit of converted records in bytes."""
 MAX_ENTRIES, MAX_FILES, DEEPEST = 5_000, 1_000, 6
-"""Files and folders that are looked at, files that are followed, and levels of folders."""
+"""Limits of files and folders scanned, of files followed, and of levels of folders."""
 MAX_WARNINGS = 100
 MAX_RESTARTS = 1_000
 MAX_SERIES = 2_000
-"""Series whose last step is kept for a restart: a server keeps no more of an attempt."""
+"""Series with a stored last step for a restart: a server keeps no more for an attempt."""
 LAST_STEP = 10**9
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -44,8 +44,8 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class EventTail:
     """Follows the event files of a program; used by one thread.
 
-    Each call reads on from the offsets of the last one, which a file keeps for a later process. A
-    crash between records and offsets makes records twice: the server takes a step of a series once.
+    Each call continues at the last call's offsets, which a file keeps for a later process. A crash
+    between records and offsets duplicates records: the server stores a step of a series once.
     """
 
     def __init__(self, run: WorkerRun) -> None:
@@ -54,7 +54,7 @@ class EventTail:
         self._records = run.event_records
         self._state = run.event_offsets
         self._offsets, self._steps = _read_state(run.event_offsets)
-        # Before any rank begins, which could put something else there.
+        # Before any rank starts, which could put something else there.
         with contextlib.suppress(OSError):  # it exists, or `convert` fails as well
             os.close(os.open(self._records, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         self._last: str | None = None
@@ -63,7 +63,7 @@ class EventTail:
         self._warned: set[str] = set()
 
     def convert(self) -> bool:
-        """Append records of what is new, at most `TURN_BYTES` of it; return whether anything was.
+        """Append records of new bytes, at most `TURN_BYTES`; return whether there were any.
 
         A full disk, or a file that cannot be read, is logged once; the next call tries again.
         """
@@ -101,10 +101,10 @@ class EventTail:
         return True
 
     def _grown(self) -> Iterator[tuple[str, BinaryIO]]:
-        """Yield the event files with new bytes, open, by their paths below the folder."""
+        """Yield the event files with new bytes, open, with their paths below the folder."""
         try:
             folder = os.open(self._folder, FOLDER)
-        except OSError:  # there is none, or something else has its name
+        except OSError:  # it is missing, or something else has its name
             return
         try:
             found = self._in_turn(sorted(_event_files(folder)))
@@ -125,10 +125,10 @@ class EventTail:
             os.close(folder)
 
     def _in_turn(self, files: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Return files by folders, those after the last one first.
+        """Return files by folder, starting after the last folder read.
 
-        So a folder that grows fast keeps no other one from being read. Its own files follow one
-        another: a restart refers to all that was written before it.
+        So a fast-growing folder does not block the others. Files of one folder stay in sequence: a
+        restart refers to everything written before it.
         """
         folders = list(dict.fromkeys(_folder_of(name) for name, _ in files))
         first = folders.index(self._last) + 1 if self._last in folders else 0
@@ -138,12 +138,12 @@ class EventTail:
     def _with_restarts(
         self, name: str, scalars: Iterable[Scalar | Restart], steps: dict[str, dict[str, int]]
     ) -> Iterator[MetricRecord]:
-        """Yield records of what a file holds, and where a session begins anew what that drops.
+        """Yield records of a file, and of the points that a restarted session drops.
 
         Args:
             name: the file.
-            scalars: what is new in it.
-            steps: greatest step of each series, by the folders that wrote them; it is updated.
+            scalars: its new content.
+            steps: greatest step of each series, by folder; updated here.
         """
         own = steps.setdefault(_folder_of(name), {})
         for restarts, some in groupby(scalars, lambda each: isinstance(each, Restart)):
@@ -157,7 +157,7 @@ class EventTail:
                 yield record
 
     def _taken_back(self, steps: dict[str, int], step: int) -> Iterator[SeriesRestart]:
-        """Yield which series have points from a step on, which they lose."""
+        """Yield the series that lose their points from a step on."""
         names = [name for name, last in steps.items() if last >= step]
         self._restarts += bool(names)
         if self._restarts > MAX_RESTARTS:
@@ -169,7 +169,7 @@ class EventTail:
             yield SeriesRestart(step=max(step, 0), time=now(), values={}, names=some)
 
     def _records_of(self, name: str, scalars: Iterable[Scalar]) -> Iterator[MetricRecord]:
-        """Yield a record for each row of scalars with one step; folders precede the tag."""
+        """Yield a record for each run of scalars with the same step; folders precede the tag."""
         prefix, _, _ = name.rpartition("/")
         step, time, values = -1, 0.0, dict[str, float]()
         for scalar in scalars:
@@ -195,7 +195,7 @@ class EventTail:
         return legal
 
     def _append(self, records: Iterable[MetricRecord]) -> bool:
-        """Append records, all or none; return whether there was room below `MAX_BYTES`.
+        """Append records, all or none; return whether they fit below `MAX_BYTES`.
 
         Raises:
             OSError: the system refuses.
@@ -226,14 +226,14 @@ def event_tail_of(share: Share) -> EventTail | None:
 
 
 def _event_files(folder: int) -> Iterator[tuple[str, int]]:
-    """Yield path and size of each event file below a folder, which is open."""
+    """Yield path and size of each event file below an open folder."""
     found: list[tuple[str, int]] = []
     waiting, left = [""], MAX_ENTRIES
     while waiting and left > 0:
         prefix = waiting.pop()
         try:
             opened = _folder_below(folder, prefix)
-        except OSError:  # it was removed meanwhile, or became a link
+        except OSError:  # it was removed meanwhile, or replaced by a link
             continue
         try:
             with os.scandir(opened) as entries:
@@ -257,7 +257,7 @@ def _open_below(folder: int, name: str, *, owner: int) -> BinaryIO:
     """Open a file below a folder; no part of its path may be a link.
 
     Raises:
-        OSError: it is no regular file of its writer.
+        OSError: it is not a regular file of the ranks' user.
     """
     prefix, _, last = name.rpartition("/")
     parent = _folder_below(folder, prefix)
@@ -268,7 +268,7 @@ def _open_below(folder: int, name: str, *, owner: int) -> BinaryIO:
 
 
 def _folder_below(folder: int, path: str) -> int:
-    """Open a folder below another one, part by part: a link in between is refused.
+    """Open a folder below another one, part by part: a link on the way is refused.
 
     Raises:
         OSError: a part is no folder.
@@ -288,14 +288,14 @@ def _folder_of(name: str) -> str:
 
 
 def _read_state(path: Path) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """Return offsets and steps that a former process kept; none where there are none to be read."""
+    """Return offsets and steps stored by a former process; empty if there are none."""
     try:
         found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
         return {}, {}
     if not isinstance(found, dict):
         return {}, {}
-    if "files" not in found:  # as an older worker kept them
+    if "files" not in found:  # the format of an older worker
         return _whole_numbers(found), {}
     steps = found.get("steps")
     folders = steps.items() if isinstance(steps, dict) else ()

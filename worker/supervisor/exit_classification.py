@@ -1,4 +1,4 @@
-"""Classifies the end of the node's share of an attempt from everything that was observed."""
+"""Classifies the end of the node's share of an attempt from all observations."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 
 
 START_SECONDS = 300.0
-"""Time in which a program that Python cannot load has ended: imports from a slow storage."""
+"""Time limit for the exit of a program that Python cannot load: slow storage delays imports."""
 _ERROR = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception))(?::.*)?$", re.MULTILINE)
 REASONS_OF_PROGRAMS = frozenset(
     {FailureReason.NON_FINITE_LOSS, FailureReason.LOSS_SPIKE, FailureReason.CHECKPOINT_ERROR}
 )
-"""Reasons that `trainyard.run` writes in the ranks of a program."""
+"""Reasons set by `trainyard.run` in the ranks of a program."""
 LOAD_ERRORS = frozenset(
     {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"}
 )
-"""Errors by which Python refuses a file or a module: the same files are refused again."""
+"""Errors with which Python refuses a file or a module: it would refuse the same files again."""
 MISSING_LIBRARY = "cannot open shared object file"
-"""Text of an ImportError that another node need not have, as where a driver is missing."""
+"""Text of an ImportError that may not occur on another node, for example a missing driver."""
 PASSED_ON = frozenset(
     {
         *(Signals.SIGHUP, Signals.SIGINT, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGKILL),
@@ -43,61 +43,61 @@ PASSED_ON = frozenset(
         *(Signals.SIGSEGV, Signals.SIGPIPE, Signals.SIGXCPU, Signals.SIGXFSZ),
     }
 )
-"""Signals of which 128 plus the number is taken for the end of a child by them."""
+"""Signals for which exit code 128 plus the number counts as a child ended by the signal."""
 SAVED_BY_PROGRAM = "what the program did since its last checkpoint is lost"
-"""A program leaves no outcome: what it saved on its way out is in the catalog alone."""
+"""A program leaves no outcome: only the catalog shows what it saved before it left."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The supervisor's observations once no process of the attempt runs."""
+    """The supervisor's observations after every process of the attempt has ended."""
 
     node: str
     """Name of the node."""
     desired: DesiredState = DesiredState.RUN
-    """The state that the server ordered last."""
+    """The last state that the server ordered."""
     preempted: bool = False
     """Whether a notice of the node ended the attempt."""
     outrun: bool = False
     """Whether the server refused a report because another attempt is current."""
     fault: Failure | None = None
-    """What the supervisor itself found: a failed check, a hang, ranks that never started."""
+    """The supervisor's own finding: a failed check, a hang, ranks that never started."""
     ranks: tuple[RankExit, ...] = ()
-    """The ranks' ends, in order of time."""
+    """The ranks' exits, in order of time."""
     started: bool = False
-    """Whether ranks began."""
+    """Whether any rank started."""
     memory_ran_out: bool = False
-    """Whether the kernel ended processes for want of memory when the first rank ended."""
+    """Whether the kernel killed processes for lack of memory when the first rank ended."""
     outcome: Outcome | None = None
     """The trainer's outcome."""
     error: Failure | None = None
     """The error of the first failing rank of the node."""
     positions: tuple[RankPosition, ...] = ()
-    """Where the ranks were in the silence before the end, if there was one."""
+    """Positions of the ranks during the silence before the end, if any."""
     false_alarms: int = 0
     """Silences that were followed by progress."""
     unreported_commit: bool = False
-    """Whether global rank 0 ended between a commit and the event of it, or may have."""
+    """Whether global rank 0 ended, or may have, between a commit and its event."""
     flight_record: str | None = None
-    """File that NCCL's watchdog left when a collective timed out."""
+    """File that NCCL's watchdog wrote when a collective timed out."""
     program_ranks: int | None = None
-    """Ranks of a program, whose exit codes alone decide; None for the trainer."""
+    """Ranks of a program, judged by exit codes alone; None for the trainer."""
     stopped_in_time: bool = False
-    """Whether a program was ordered to stop before any of its ranks had failed, or all ended."""
+    """Whether a program received the order to stop before any rank had failed or all had ended."""
     output: str | None = None
     """The last lines of the first failing rank of a program."""
     seconds_unheard: float | None = None
-    """How long ranks of a program have run without any heartbeat or metric of theirs; None once
-    there is one, or where it is not known."""
+    """Run time of a program's ranks without any heartbeat or metric; None once there is one, or if
+    it is unknown."""
 
 
 def last_words(
     run: WorkerRun, *, of_program: bool = False
 ) -> tuple[Outcome | None, Failure | None]:
-    """Return the outcome and the error of the ranks, where they left them.
+    """Return the outcome and the error that the ranks wrote, if any.
 
-    The code of a job can write the error: it decides neither about its node nor about the budget of
-    retries. That of a program is a `program_error`, unless it has a reason of `trainyard.run`.
+    A job's code can write the error: it decides neither about the node nor about the budget of
+    retries. A program's error is a `program_error`, unless it has a reason of `trainyard.run`.
 
     Args:
         run: the run directory.
@@ -111,7 +111,7 @@ def last_words(
 
 
 def without_claims(error: Failure, *, of_program: bool) -> Failure:
-    """Return the error of a rank without what only the worker or the server finds out."""
+    """Return a rank's error without fields that only the worker or the server determines."""
     plain = replace(
         error, node=None, node_at_fault=False, free_retry=False, environment=None, signal=None
     )
@@ -129,10 +129,10 @@ def without_claims(error: Failure, *, of_program: bool) -> Failure:
 def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
     """Classify the end of the share, and write `exit.json`.
 
-    A record that a former supervisor of the share wrote before it died stands.
+    An existing record of a former supervisor of the share is kept.
 
     Returns:
-        The exit record, also where it could not be written: the report does not need the file.
+        The exit record, even if it could not be written: the report does not need the file.
     """
     written = read_record(run.exit, ExitRecord)
     if written is not None:
@@ -149,8 +149,8 @@ def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
 def judge(findings: Findings, *, time: float) -> ExitRecord:
     """Return the exit record.
 
-    The outcome that the trainer wrote counts before the orders: after its save it has succeeded or
-    stopped, whatever its processes did later.
+    The trainer's outcome precedes the orders: after its save it has succeeded or stopped, whatever
+    its processes did later.
     """
     of_program = findings.program_ranks is not None
     outcome, failure = _judge_program(findings) if of_program else _judge(findings)
@@ -175,14 +175,14 @@ def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
         return _stopped(found)
     ordered = found.preempted or found.desired is DesiredState.STOP
     if ordered and not found.started and found.fault is None:
-        return _stopped(found)  # nothing was trained that could be saved
+        return _stopped(found)  # no training to save
     return "failed", found.fault or _failure_of_ranks(found)
 
 
 def _judge_program(found: Findings) -> tuple[Verdict, Failure | None]:
     """Judge by orders and exit codes: a program need not leave an outcome.
 
-    After an order to stop it has stopped, however its ranks ended: most leave by the signal.
+    After an order to stop it has stopped, however its ranks ended: most end by the signal.
     """
     if found.outrun or found.desired is DesiredState.CANCEL:
         return "cancelled", None
@@ -234,8 +234,8 @@ def _failure_of_ranks(found: Findings) -> Failure:
     signal = signal_of(first, of_program=found.program_ranks is not None)
     if found.preempted and signal == "SIGTERM":
         return _preempted(found)
-    # A rank that was killed is the cause, and what the others wrote about it is not; of ranks that
-    # raise, the first has written the error.
+    # If a rank was killed, that is the cause, not the errors that the others wrote about it. If
+    # ranks raised, the first one wrote the error.
     if signal is None and first.exit_code is not None and found.error is not None:
         exit_code = first.exit_code if found.error.rank == first.rank else None
         return replace(found.error, node=found.node, exit_code=exit_code)
@@ -243,14 +243,14 @@ def _failure_of_ranks(found: Findings) -> Failure:
 
 
 def first_failure(ranks: Iterable[RankExit]) -> RankExit | None:
-    """Return the first end that is no success, of ends in the order in which they came."""
+    """Return the first exit that is no success; `ranks` are in order of time."""
     return next((end for end in ranks if end.exit_code != 0), None)
 
 
 def signal_of(end: RankExit, *, of_program: bool) -> str | None:
-    """Return the signal that ended a rank, also that of a child whose end a program passes on.
+    """Return the signal that ended a rank, or its child if a program passes that exit on.
 
-    Shells and containers end with 128 plus the number of the signal that ended what they ran.
+    Shells and containers return 128 plus the number of the signal that ended their command.
     """
     passed_on = (end.exit_code or 0) - 128
     if of_program and passed_on in PASSED_ON:
@@ -266,9 +266,9 @@ def _failure_of(first: RankExit, found: Findings) -> Failure:
     elif first.exit_code is not None:
         message = f"rank {first.rank} (pid {first.pid}) ended with exit code {first.exit_code}"
         if signal is not None:
-            message += f", by which a shell or a container reports {signal} of what it ran"
+            message += f", by which a shell or a container reports {signal} of its command"
     else:
-        message = f"rank {first.rank} (pid {first.pid}) is gone, and no process saw how it ended"
+        message = f"rank {first.rank} (pid {first.pid}) is gone, and its exit was not observed"
     if (
         signal is None
         and first.exit_code is not None
@@ -301,7 +301,7 @@ def _usual_reason(found: Findings) -> FailureReason:
 
 
 def _load_error(found: Findings) -> str | None:
-    """Return the error by which Python refused a program at its start, where that ended it."""
+    """Return Python's error in loading a program, if it ended the program's start."""
     seconds = found.seconds_unheard
     if found.program_ranks is None or seconds is None or seconds > START_SECONDS:
         return None

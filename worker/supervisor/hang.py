@@ -1,6 +1,6 @@
-"""Detects ranks that hang: each phase has its own limit for the time between two heartbeats.
+"""Detects hanging ranks: each phase has its own limit for the time between two heartbeats.
 
-Before the limit, while all ranks live, it collects where they are.
+Before the limit, while all ranks live, it collects their positions.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from worker.node.process_identity import status_field
 
 PHASE_SECONDS = {
     Phase.STARTING: 600.0,
-    Phase.BUILDING_CACHE: 600.0,  # it beats while it builds
+    Phase.BUILDING_CACHE: 600.0,  # the build sends heartbeats
     Phase.LOADING: 1800.0,
     Phase.COMPILING: 3600.0,
-    Phase.TRAINING: 0.0,  # the job's own limit alone
-    Phase.VALIDATING: 3600.0,  # it beats at each batch, but the first may have to be compiled
+    Phase.TRAINING: 0.0,  # only the job's own limit
+    Phase.VALIDATING: 3600.0,  # a heartbeat for each batch, but the first may be compiled
     Phase.SAVING: 3600.0,
     Phase.ENDING: 3600.0,
 }
 SUSPECTED_SHARE = 0.75
 """Share of the limit after which positions are requested: collectives time out after 0.9 of it, and
-ranks that have failed by then answer nothing."""
+ranks that have failed by then do not answer."""
 STACKS_SECONDS = 1.0
-"""Time that ranks get to write stacks and positions."""
+"""Time for ranks to write stacks and positions."""
 POSITIONS_BYTES = 1024 * 1024
-"""Most bytes of the positions of a node in its exit record; a report has a largest size."""
+"""Limit of a node's positions in its exit record, in bytes; the size of a report is limited."""
 
 
 class HangWatch:
-    """Measures, by a monotonic clock, for how long `heartbeat.json` has not changed.
+    """Measures on a monotonic clock how long `heartbeat.json` has not changed.
 
-    With `needs_heartbeat` it begins with the first one: a program need not write any.
+    With `needs_heartbeat` it starts at the first heartbeat: a program need not write any.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class HangWatch:
         self._clock = clock
         self._changed_at = clock()
         self.heartbeat: Heartbeat | None = None
-        """The last heartbeat that was seen."""
+        """The last observed heartbeat."""
         self.suspected = False
-        """Whether the present silence lasts for most of its limit."""
+        """Whether the present silence has lasted for most of its limit."""
         self.false_alarms = 0
-        """Silences so long that a heartbeat ended."""
+        """Number of suspected silences that a heartbeat ended."""
 
     def restart(self) -> None:
-        """Begin anew: the ranks start now."""
+        """Start again: the ranks start now."""
         self._changed_at = self._clock()
 
     def silence(self) -> str | None:
@@ -93,14 +93,14 @@ class HangWatch:
 
 
 class PositionWatch:
-    """The positions of the ranks of this node, during a silence that may become a hang."""
+    """Positions of this node's ranks during a silence that may become a hang."""
 
     def __init__(self, run: WorkerRun) -> None:
         self._run = run
         self._requested_at: float | None = None  # Unix time
         self._signalled: list[int] = []
         self.positions: tuple[RankPosition, ...] = ()
-        """Of the present silence, once they are read."""
+        """Positions in the present silence, once they are read."""
 
     def follow(self, seen: Observation, *, suspected: bool) -> None:
         """Request positions once a silence is suspected, read them later, drop them after it."""
@@ -129,7 +129,7 @@ class PositionWatch:
         return tuple(_bounded(self._position(seen, rank) for rank in sorted(seen.pidfds)))
 
     def _position(self, seen: Observation, rank: int) -> RankPosition:
-        """Return what a rank answered, or the state of its process."""
+        """Return a rank's answer, or the state of its process."""
         found = read_record(self._run.position(rank), RankPosition, owner=self._run.writer)
         assert self._requested_at is not None
         if found is not None and found.rank == rank and found.time >= self._requested_at:
@@ -139,7 +139,7 @@ class PositionWatch:
 
 
 def _bounded(positions: Iterator[RankPosition]) -> Iterator[RankPosition]:
-    """Leave out the members of process groups once the positions are as large as they may be."""
+    """Omit members of process groups once the positions reach their size limit."""
     size = 0
     for position in positions:
         size += len(to_json(position))
@@ -151,7 +151,7 @@ def _bounded(positions: Iterator[RankPosition]) -> Iterator[RankPosition]:
 
 
 def request_stacks(seen: Observation) -> list[int]:
-    """Signal each rank that can write its stacks into its log; return those ranks."""
+    """Signal each rank that can write its stacks to its log; return those ranks."""
     signalled = []
     for rank, pidfd in seen.pidfds.items():
         if _catches(seen.pids[rank]):
@@ -164,5 +164,5 @@ def request_stacks(seen: Observation) -> list[int]:
 
 
 def _catches(pid: int) -> bool:
-    """Return whether a process has a handler for the signal, which would end it otherwise."""
+    """Return whether a process handles the signal, which would otherwise end it."""
     return bool(int(status_field(pid, "SigCgt") or "0", 16) >> (STACKS_SIGNAL - 1) & 1)

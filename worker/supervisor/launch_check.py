@@ -1,4 +1,4 @@
-"""The checks of a launch: its devices are there and free, and the launcher's check of the input."""
+"""The checks of a launch: its devices are present and free, and the launcher accepts the input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from worker.supervisor.orders import Orders
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 30.0
-"""Time in which the driver has to answer; the worker holds it open, so that it is not cold."""
+"""Time limit for the driver's answer; the worker keeps the driver open, so that it is not cold."""
 CHECK_SECONDS = 600.0
 REMEDY = (
     "None is needed: the slots are withheld until their devices can be used, and the next attempt "
@@ -33,7 +33,7 @@ REMEDY = (
 
 
 def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
-    """Return why devices of a share cannot take its ranks, by UUID; empty where all of them can.
+    """Return why devices of a share cannot take its ranks, by UUID; empty if all can.
 
     The server places by the last heartbeat, which is some seconds old.
     """
@@ -44,7 +44,7 @@ def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
     try:
         samples = without_own(sample_once(seconds=ANSWER_SECONDS), supervisors)
     except Exception:
-        # Values that no sample can hold are a fault of the driver too, and none of the ranks.
+        # Values that no sample can hold are a fault of the driver too, not of the ranks.
         logger.exception("%s", DRIVER_SILENT)
         return dict.fromkeys(given, DRIVER_SILENT)
     found = {sample.uuid: sample.why_unusable for sample in samples}
@@ -53,13 +53,13 @@ def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
 
 
 def without_devices(node: str, unusable: Mapping[str, str]) -> Failure:
-    """Return the failure of a launch whose devices cannot take its ranks."""
+    """Return the failure of a launch on devices that cannot take its ranks."""
     named = "; ".join(f"{uuid}: {reason}" for uuid, reason in unusable.items())
     return put_back(node, f"ranks cannot start on {node}: {named}", remedy=REMEDY)
 
 
 class InputCheck:
-    """The process that checks spec and input, or loads an image, of one launch."""
+    """The process of one launch that checks spec and input, or loads an image."""
 
     def __init__(self, share: Share, pid: int) -> None:
         """Watch a child of this process."""
@@ -75,7 +75,7 @@ class InputCheck:
         return self._status is not None or self._is_late
 
     def refusal(self, orders: Orders) -> Failure | None:
-        """Return why the ranks cannot run; None where the check was ended as the node leaves."""
+        """Return why the ranks cannot run; None if the check was ended because the node leaves."""
         if self._status == -SIGTERM and orders.leaves_soon():
             return None
         return self._failure()
@@ -83,7 +83,7 @@ class InputCheck:
     def _failure(self) -> Failure | None:
         """Return why the ranks cannot run; None while nothing is wrong.
 
-        A check that a signal ends, for example for want of memory, has found nothing in the input.
+        A check that a signal ended, for example for lack of memory, has found nothing in the input.
         """
         reason, what = FailureReason.DATA_ERROR, "check of spec and input"
         if self._share.runs_program:
@@ -108,7 +108,7 @@ class InputCheck:
         )
 
     def close(self) -> None:
-        """Forget the process, which the process tree reaps and ends."""
+        """Forget the process; the process tree reaps and ends it."""
         os.close(self.pidfd)
 
     @property

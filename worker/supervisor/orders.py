@@ -1,4 +1,4 @@
-"""Orders to an attempt: received from the server and by signals, carried out by the main thread."""
+"""Orders to an attempt, from the server and by signals; the main thread carries them out."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 SIGNAL_SECONDS = 3.0
-"""Time in which a SIGTERM to every process of a node reaches the last of them."""
+"""Time within which a SIGTERM to every process of a node reaches the last of them."""
 GRACE_SECONDS = 3.0
-"""Time that the others get to write their errors after the first abnormal end."""
+"""Time for the other ranks to write their errors after the first abnormal end."""
 LEAVING_SECONDS = 10.0
-"""Time that the launcher gets to end after its ranks."""
+"""Time for the launcher to exit after its ranks."""
 LAST_REPORT_SECONDS = 2.0
-"""Time before the end of the machine that is kept for the report of the exit."""
+"""Time before the end of the machine reserved for the report of the exit."""
 
 
 class Orders:
@@ -42,11 +42,11 @@ class Orders:
         self._deadline = deadline
         self._leads = leads
         self.shells: tuple[ShellOrder, ...] = ()
-        """Commands of people in the last reply; a supervisor that has started one ignores it."""
+        """People's commands in the last reply; a supervisor ignores those that it has started."""
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when there is something new."""
+        """Readable when an order has changed."""
         self.desired = DesiredState.RUN
-        """The state that the server ordered last."""
+        """The last state that the server ordered."""
         self.preempted = False
         """Whether a SIGTERM to the supervisor ended the attempt on this node."""
         self.outrun = False
@@ -60,7 +60,7 @@ class Orders:
         A cancel and a notice limit it: the slots, or the machine, are needed elsewhere.
 
         Args:
-            grace_seconds: longest time after the first of such orders.
+            grace_seconds: longest time after the first such order.
         """
         if self._hurried_at is None:
             return None
@@ -70,19 +70,19 @@ class Orders:
 
     @property
     def leave_now(self) -> bool:
-        """Whether the ranks are to be ended without a save."""
+        """Whether the ranks must end without a save."""
         return self.outrun or self.desired is DesiredState.CANCEL
 
     @property
     def leave(self) -> bool:
-        """Whether the ranks are to end, with or without a save."""
+        """Whether the ranks must end, with or without a save."""
         return self.leave_now or self.preempted or self.desired is DesiredState.STOP
 
     def leaves_soon(self) -> bool:
-        """Return whether the ranks are to end, once the signal of it has had time to arrive.
+        """Return whether the ranks must end, after waiting for a signal that may be on its way.
 
-        Slurm sends SIGTERM to every process of a step. A process that it has ended is no fault
-        where the same signal reaches this one a moment later. All calls together wait once.
+        Slurm sends SIGTERM to every process of a step. A process that it ended is no fault if this
+        process receives the signal a moment later. All calls together wait only once.
         """
         if self._leaves_by is None:
             self._leaves_by = time.monotonic() + SIGNAL_SECONDS
@@ -91,13 +91,13 @@ class Orders:
         return self.leave
 
     def obey(self, reply: ReportReply) -> None:
-        """Take the orders of a reply: a level, so that a repeated order changes nothing.
+        """Apply the orders of a reply. They are levels, so that a repeated order changes nothing.
 
         Raises:
             OSError: an order could not be written into the run directory; the next reply repeats
                 it.
         """
-        # A cancel is never taken back: the ranks are being ended.
+        # A cancel is final: the ranks are being ended.
         if self.desired is not DesiredState.CANCEL and reply.desired is not self.desired:
             self.desired = reply.desired
             if reply.desired is DesiredState.CANCEL:
@@ -113,7 +113,7 @@ class Orders:
                 post_request(self._run, pending.id, pending.request)
 
     def preempt(self) -> None:
-        """Order the trainer to save and leave: this node ends. A signal handler calls it."""
+        """Order the trainer to save and leave, as this node ends. A signal handler calls it."""
         self.preempted = True
         self._hurry()
         try:
@@ -137,10 +137,10 @@ class Orders:
 
 
 class StopOfProgram:
-    """Carries out an order to stop on a program that does not read the run directory.
+    """Carries out an order to stop for a program that does not read the run directory.
 
-    Each of its ranks gets SIGTERM, and torchrun none: it would end them all at once. A program
-    whose heartbeat answers `stop` reads that file in the run directory, and gets no signal.
+    Each of its ranks gets SIGTERM, but not torchrun, which would end all of them immediately. A
+    program with `stop` in its heartbeat reads that file in the run directory, and gets no signal.
     """
 
     def __init__(
@@ -152,13 +152,13 @@ class StopOfProgram:
         self._ends_at: float | None = None
         self._signalled: set[int] = set()
         self.in_time = False
-        """Whether the order came before a rank had failed, and before all had ended."""
+        """Whether the order came before any rank had failed and before all had ended."""
 
     def is_over(self, seen: Observation) -> bool | None:
-        """Signal the ranks once, and return whether their time is up.
+        """Signal the ranks once, and return whether their time is over.
 
         Returns:
-            None where they end as without an order: they failed or ended before it, or read `stop`.
+            None if they end as without an order: they failed or ended before it, or read `stop`.
         """
         now = self._clock()
         if self._ends_at is None:
@@ -179,14 +179,14 @@ class StopOfProgram:
         return beat is not None and "stop" in beat.answers
 
     def _seconds(self) -> float:
-        """Return the time until all ranks are ended: never beyond the end of the node."""
+        """Return the time until all ranks must have ended, never beyond the end of the node."""
         deadline = stop_deadline(self._run)
         left = math.inf if deadline is None else max(0.0, deadline - time.time())
         return min(self._grace_seconds, left)
 
 
 class Leaving:
-    """Grants time: to other ranks after a failure, to the launcher when its ranks have ended."""
+    """Grants time: to other ranks after a failure, to the launcher after its ranks have ended."""
 
     def __init__(self) -> None:
         self._failed_at: float | None = None
@@ -194,7 +194,7 @@ class Leaving:
         self._ended_at: float | None = None
 
     def is_over(self, seen: Observation) -> bool:
-        """Return whether nothing further is waited for; call it with each observation."""
+        """Return whether the wait is over; call it with each observation."""
         now = time.monotonic()
         if seen.failed and self._failed_at is None:
             self._failed_at = now

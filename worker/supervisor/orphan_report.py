@@ -1,4 +1,4 @@
-"""Reports the end of an attempt whose supervisor has died, and what that one had not sent."""
+"""Reports the end of an attempt with a dead supervisor, and the data that it had not sent."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ logger = logging.getLogger(__name__)
 def report_orphan(
     run: WorkerRun, launch: LaunchRecord, predecessor: Identity, launcher: LauncherFactory
 ) -> bool:
-    """End what the former supervisor left behind and report its attempt to the end.
+    """End what the former supervisor left behind, and report its attempt to the end.
 
-    So checkpoints that were committed but not reported are reported, and the server learns how the
-    attempt ended. Returns whether the attempt needs no process on this node any more.
+    So the server receives checkpoints that were committed but not reported, and how the attempt
+    ended. Returns whether the attempt no longer needs a process on this node.
 
     Raises:
         ValueError: a record of the run directory is missing or damaged.
         NotEndedError: a process of the attempt may not be ended.
     """
-    output = tail(run.supervisor_log)  # before this process writes there itself
-    processes_of(launch).end()  # before the other records, which may be damaged, are read
+    output = tail(run.supervisor_log)  # before this process writes to it
+    processes_of(launch).end()  # before reading the other records, which may be damaged
     share = Share.read(run)
     ranks = launcher(share)
     ranks.stop()
@@ -54,7 +54,7 @@ def report_orphan(
             processes=share.processes_of_program,
             event_tail=event_tail_of(share),
             artifacts=artifacts,
-            log_held_bytes=sys.maxsize,  # the logs grow no more, and the server may have them
+            log_held_bytes=sys.maxsize,  # the logs no longer grow, and the server may have them
         ),
     )
     uploading = threading.Thread(target=artifacts.upload_until_over, name="uploader")
@@ -68,7 +68,7 @@ def report_orphan(
 
 
 def _findings(share: Share, seen: Observation, predecessor: Identity, output: str) -> Findings:
-    """Return what is left of the attempt; without a supervisor, also why there is none."""
+    """Return the findings of the attempt; without a supervisor, also the reason for that."""
     if restarted := _what_was_restarted(predecessor):
         reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"
     else:
@@ -82,19 +82,19 @@ def _findings(share: Share, seen: Observation, predecessor: Identity, output: st
     return Findings(
         node=node,
         program_ranks=seen.ranks if share.runs_program else None,
-        # Ranks that end in a shutdown, one after another, write errors about each other.
+        # In a shutdown the ranks end one after another, and write errors about each other.
         fault=fault if restarted or error is None else None,
         ranks=seen.exits,
         started=seen.started,
         outcome=outcome,
         error=error,
-        # A machine that lost its power may have lost the last events, too.
+        # A machine that lost power may also have lost the last events.
         unreported_commit=share.run.committing.exists() or restarted == "machine",
     )
 
 
 def _what_was_restarted(predecessor: Identity) -> str | None:
-    """Return what ended everything at once, if the predecessor ended so."""
+    """Return what was restarted and so ended all processes together, if that happened."""
     own = own_identity()
     if predecessor.boot_id != own.boot_id:
         return "machine"

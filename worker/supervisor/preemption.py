@@ -14,15 +14,15 @@ from worker.node.node_store import NodeStore, identity_of
 from worker.node.process_identity import open_process
 
 LONGEST = 200
-"""Characters of a notice that are sent."""
+"""Length limit of a reported notice."""
 END = "end"
-"""Second line of a notice that leaves the processes until the end of the allocation."""
+"""Second line of a notice after which processes may run until the end of the allocation."""
 
 
 def read_notice(files: Sequence[Path]) -> str | None:
     """Return the first line of the first file that exists; None when none does.
 
-    The content is for people alone: an empty file is a notice as well.
+    Only people read the content: an empty file is a notice too.
     """
     for path in files:
         try:
@@ -30,7 +30,7 @@ def read_notice(files: Sequence[Path]) -> str | None:
                 line = file.readline(LONGEST)
         except FileNotFoundError:
             continue
-        except OSError:  # it exists and cannot be read: a notice
+        except OSError:  # it exists but cannot be read: a notice
             line = ""
         said = "".join(character for character in line if character.isprintable()).strip()
         return said or f"{path.name} appeared"
@@ -40,15 +40,15 @@ def read_notice(files: Sequence[Path]) -> str | None:
 def read_deadline(
     files: Sequence[Path], *, usual_seconds: float | None, end: float | None
 ) -> float | None:
-    """Return the Unix time until which the notice of the first file that exists leaves processes.
+    """Return the Unix time until which processes may run after the first existing notice.
 
-    Its second line holds that time, or the word `end` for the end of the allocation. Without such a
-    line it is the usual time after now.
+    The second line holds that time, or the word `end` for the end of the allocation. Without such
+    a line the usual time from now applies.
 
     Args:
-        files: as of `read_notice`.
+        files: as in `read_notice`.
         usual_seconds: time after a notice without a second line; unlimited when absent.
-        end: end of the node's allocation, where it is known.
+        end: end of the node's allocation, if it is known.
     """
     for path in files:
         try:
@@ -69,9 +69,9 @@ def read_deadline(
 
 
 def signal_supervisors(node: NodeStore) -> int:
-    """Send SIGTERM to every supervisor of the node, on which it saves and leaves; return how many.
+    """Send SIGTERM to every supervisor of the node, which then saves and leaves; return how many.
 
-    Call it until it returns 0: a launch that was under way may start one more.
+    Call it until it returns 0: a launch under way may start one more.
     """
     signalled = 0
     for attempt_id in node.live():

@@ -1,4 +1,4 @@
-"""Reports an attempt to the server until its exit is known there, through outages of any length."""
+"""Reports an attempt until the server has its exit, through outages of any length."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ logger = logging.getLogger(__name__)
 
 NOT_CURRENT, UNKNOWN = 409, 401
 UNKNOWN_SECONDS = 600.0
-"""How long a server must say that it does not know the attempt before it is believed: it may be a
-stranger on the port of ours, which is away."""
+"""Time for which a server must deny the attempt before that counts: it may be another program on
+the port of our server, which is away."""
 MAX_ANSWERS = 1000
-"""Most answers that a report carries; the next one carries the rest."""
+"""Limit of the answers in a report; the next one has the rest."""
 FACTS_SECONDS = 10.0
-"""Shortest time between two reports of the facts of a run; the last one is reported at its end."""
+"""Shortest time between two reports of the facts of a run; the last facts are sent at its end."""
 DRAIN_SECONDS = 600.0
-"""How long, while the server takes it, the rest of the files may hold up the exit: as long as the
-server takes output of an attempt that is over. A rank can make a log of any size by a hole."""
+"""Time for which the rest of the files may delay the exit while the server takes it: as long as the
+server takes output of an ended attempt. A rank can make a log of any size by a hole."""
 
 
 class Reporter:
-    """Sends what is new of an attempt, from a thread of its own, until the server has its end.
+    """Sends news of an attempt from its own thread, until the server has its exit.
 
-    `report_until_over` is the thread; the other methods are called from outside.
+    `report_until_over` is the thread; other threads call the other methods.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Reporter:
         self._pending: set[str] = set()
         self._answered: set[str] = set()
         self._provenance_over = False  # sent, or refused
-        self._facts_file: tuple[int, ...] | None = None  # as it was read last
-        self._facts_sent: tuple[int, ...] | None = None  # as the server has it
+        self._facts_file: tuple[int, ...] | None = None  # as last read
+        self._facts_sent: tuple[int, ...] | None = None  # as sent to the server
         self._facts_at = float("-inf")  # monotonic
         self._facts_over = False  # refused
         self._refused = False
@@ -79,7 +79,7 @@ class Reporter:
         """Whether the server has the exit record."""
 
     def withhold(self, unusable: Mapping[str, str]) -> None:
-        """Name devices that can take no ranks, by UUID, with the reason, in all further reports."""
+        """Add unusable devices, by UUID with the reason, to all further reports."""
         self._unusable = unusable
 
     def finish(self, findings: Findings) -> ExitRecord:
@@ -105,7 +105,7 @@ class Reporter:
                     waits = BACKOFF.pauses()
                 except ServerAway as error:
                     pause = self._note_outage(api, error, waits)
-                except Exception:  # a full disk, a file that cannot be read: the lease must go on
+                except Exception:  # a full disk or an unreadable file: the lease must be renewed
                     logger.exception("a report could not be made")
                     pause = next(waits)
                 if not self.delivered and not self._orders.outrun:
@@ -113,13 +113,13 @@ class Reporter:
                     self._nudge.clear()
 
     def _note_outage(self, api: WorkerApi, error: ServerAway, waits: Iterator[float]) -> float:
-        """Return how long to wait; the server may have another URL when it comes back."""
+        """Return the pause; read the server's URL again, which may have changed meanwhile."""
         logger.info("spooling: %s", error)
         api.url = NodeStore(Path(self._launch.data_dir)).server_url or api.url
         return next(waits)
 
     def _report(self, api: WorkerApi) -> bool:
-        """Report once; say whether there is more to report at once."""
+        """Report once; return whether more must be reported immediately."""
         report = self._make()
         try:
             reply = api.report(self._launch.attempt_id, report)
@@ -144,7 +144,7 @@ class Reporter:
         return progress and not self._spool.drained
 
     def _is_outrun(self, refusal: ApiError) -> bool:
-        """Return whether a refusal means that this attempt is over for the server."""
+        """Return whether a refusal shows that the server counts this attempt as over."""
         if refusal.status != UNKNOWN:
             self._unknown_since = None
             return refusal.status == NOT_CURRENT
@@ -154,26 +154,27 @@ class Reporter:
         return now - self._unknown_since >= UNKNOWN_SECONDS
 
     def _send_less(self, report: Report, refusal: ApiError) -> None:
-        """Leave out what the server may have refused.
+        """Omit the part of a report that the server may have refused.
 
-        Whatever it dislikes lies in the content: the next report comes without, so that the lease
-        is renewed, and the one after that with less, down to the line at fault. When that does not
-        help either, the exit still gets through.
+        The refusal concerns the content: the next report omits it, so that the lease is renewed.
+        The following ones send less and less, down to the line at fault. If that does not help
+        either, the exit still gets through.
         """
         logger.error("the server refused a report: %s", refusal)
         if report.provenance is not None:
-            self._provenance_over = True  # the file does not change: no later report would pass
+            self._provenance_over = True  # no later report would pass: the file does not change
         self._facts_over |= report.facts is not None
         if report.chunks:
             self._stuck = not self._spool.narrow()
         self._refused = not self._refused
 
     def _make(self) -> Report:
-        over = self._exit  # read first: what is drained afterwards is all that there will be
-        self._spool.make_room()  # also while no report arrives, or one without chunks is due
+        over = self._exit  # read first: a drain after it is complete
+        self._spool.make_room()  # also if no report arrives, or the next one has no chunks
         provenance = self._provenance()
         facts = None if provenance is not None else self._facts(is_last=over is not None)
-        # Alone: together with chunks it may be too large, and a refusal would leave the fault open.
+        # Alone: with chunks it may be too large, and a refusal would not show which part is at
+        # fault.
         alone = provenance is not None or facts is not None
         chunks = () if self._refused or alone else self._spool.chunks()
         drained = not chunks and self._spool.drained
@@ -194,12 +195,12 @@ class Reporter:
 
     @property
     def _is_late(self) -> bool:
-        """Whether the exit must not wait any longer for what the files still hold."""
+        """Whether the exit must no longer wait for the rest of the files."""
         since = self._draining_since
         return since is not None and time.monotonic() - since > DRAIN_SECONDS
 
     def _take(self, report: Report, reply: ReportReply) -> bool:
-        """Take note of a reply; say whether the server has more bytes than before."""
+        """Apply a reply; return whether the server has more bytes than before."""
         self._refused = False
         self._unknown_since = None
         if report.chunks:
@@ -224,7 +225,7 @@ class Reporter:
         return None if found is None else to_plain(found)
 
     def _facts(self, *, is_last: bool) -> RunFacts | None:
-        """Return the facts of the run where they have changed and it is time."""
+        """Return the facts of the run if they have changed and a report of them is due."""
         waits = time.monotonic() - self._facts_at < FACTS_SECONDS and not is_last
         if self._refused or self._facts_over or waits or self._launch.node_rank != 0:
             return None
@@ -237,7 +238,7 @@ class Reporter:
             return None
         self._facts_file, self._facts_at = file, time.monotonic()
         facts = None
-        if found.st_size <= 12 * MAX_FACTS_BYTES:  # two sections; an escape takes six bytes
+        if found.st_size <= 12 * MAX_FACTS_BYTES:  # two sections; an escaped byte takes six
             facts = read_record(self._run.facts, RunFacts, owner=self._run.writer)
         if facts is None:
             logger.warning("%s is not reported: no facts within their limits", self._run.facts)
@@ -245,7 +246,7 @@ class Reporter:
         return facts
 
     def _answers(self) -> dict[str, RequestAnswer]:
-        """Return the answers that the server does not have yet, at most a report's worth."""
+        """Return answers that the server does not have yet, as many as fit a report."""
         answers: dict[str, RequestAnswer] = {}
         for request_id, path in islice(answer_files(self._run), MAX_ANSWERS):
             answer = None

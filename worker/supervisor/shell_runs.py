@@ -1,4 +1,4 @@
-"""Commands of people in a running attempt: started, watched and ended by the supervisor."""
+"""People's commands in a running attempt: the supervisor starts, watches and ends them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NOT_ALLOWED = (
 HANGUP_SECONDS = 2.0
 """Time between SIGHUP and SIGKILL."""
 LAST_SECONDS = 10.0
-"""Longest wait, once the attempt has ended, until the ends of its commands are sent."""
+"""Time limit, after the end of the attempt, for sending the exits of its commands."""
 SHELLS = ("/bin/bash", "/bin/sh")
-"""What runs where no command is named: the first that exists."""
+"""Default commands: the first that exists runs if none is named."""
 
 
 @dataclass
@@ -44,13 +44,13 @@ class _Running:
 
 
 class ShellRuns:
-    """All commands of a share. Its methods are called from the supervisor's main thread.
+    """All commands of a share. The supervisor's main thread calls its methods.
 
-    The processes carry the marks of the attempt and its user, so that they end with it.
+    The processes have the attempt's marks and user, so that they end with it.
     """
 
     def __init__(self, share: Share, *, before_start: Callable[[], None]) -> None:
-        """Start nothing yet; `before_start` is called before each command starts."""
+        """Describe the commands; nothing starts. `before_start` is called before each starts."""
         self._share = share
         self._before_start = before_start
         self._running: list[_Running] = []
@@ -62,7 +62,7 @@ class ShellRuns:
         return [each.pidfd for each in self._running if not each.exited]
 
     def poll(self, orders: Sequence[ShellOrder]) -> None:
-        """Start what is new of the orders, and see which processes have ended or are to end."""
+        """Start new commands of the orders, and check which processes have ended or must end."""
         for order in orders:
             if order.id not in self._seen:
                 self._seen.add(order.id)
@@ -76,7 +76,7 @@ class ShellRuns:
             self._running.remove(each)
 
     def close(self) -> None:
-        """Send the ends of all commands, whose processes have ended with the attempt."""
+        """Send the exits of all commands; their processes have ended with the attempt."""
         for each in self._running:
             if not each.exited:
                 status = self._share.processes.status(each.pid)
@@ -103,7 +103,7 @@ class ShellRuns:
             output, other = pty.openpty()
             resize(output, terminal)
             if (user := self._share.launch.user) is not None:
-                os.fchown(other, user.uid, -1)  # programs open it again by its name
+                os.fchown(other, user.uid, -1)  # programs reopen it by its name
             given, files = os.dup(output), _terminal_files(os.ttyname(other))
             theirs = [other]
         else:
@@ -146,7 +146,7 @@ class ShellRuns:
             self._end(each)
 
     def _end(self, each: _Running) -> None:
-        """Hang up, then kill. The process is not reaped yet, so that its pid is still its own."""
+        """Hang up, then kill. The process is not reaped yet, so that its pid is not reused."""
         now = time.monotonic()
         if each.hung_up_at is None:
             each.hung_up_at = now
@@ -155,7 +155,7 @@ class ShellRuns:
             _signal_session(each.pid, signal.SIGKILL)
 
     def _refuse(self, shell_id: str, reason: str) -> None:
-        """Send a refusal from a thread: the ranks are watched meanwhile."""
+        """Send a refusal from a thread: the main thread watches the ranks."""
         message = ShellOutputMessage(
             protocol=PROTOCOL, start=0, exit=ShellExit(failure=reason[:2000])
         )

@@ -1,4 +1,4 @@
-"""Carries the streams of one command between its process and the server, by two threads."""
+"""Connects the streams of one command's process with the server, in two threads."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ from worker.node.node_store import NodeStore
 logger = logging.getLogger(__name__)
 
 CONTACT_SECONDS = 5.0
-"""Longest pause between two messages with output: each answer names whether it is wanted."""
+"""Longest pause between two output messages: each reply states whether the command is wanted."""
 AWAY_SECONDS = 60.0
-"""Time without the server after which the command is ended: its output cannot be read."""
+"""Time without the server after which the command is ended: its output cannot be delivered."""
 GATHER_SECONDS = 0.01
-"""Time in which output is gathered into one message."""
+"""Time for which output is collected into one message."""
 FULL_SECONDS = 0.1
-"""Pause while the server holds as much output as it may."""
+"""Pause while the server's buffer of output is full."""
 LAST_SECONDS = 0.5
-"""Time after the end of the process in which output of what it left behind is read."""
+"""Time after the end of the process for reading output that its children left."""
 POLL_SECONDS = 10.0
 """Longest wait of a poll for input; shorter than the time limit of a call."""
 PIECE_BYTES = 64 * 1024
 END_OF_INPUT = b"\x04"
-"""What a terminal takes for the end of input."""
+"""A terminal's character for the end of input."""
 
 Reply = TypeVar("Reply")
 
 
 class ShellStreams:
-    """The threads of one command; the main thread calls `ended` with the end of its process."""
+    """The threads of one command; the main thread reports the end of its process by `ended`."""
 
     def __init__(
         self, share: Share, shell_id: str, *, output: int, given: int, terminal: Terminal | None
     ) -> None:
-        """Describe them; nothing starts.
+        """Describe the threads; nothing starts.
 
         Args:
             share: the share in which the command runs.
             shell_id: its id.
-            output: descriptor from which its output is read.
-            given: another descriptor, into which its input is written.
-            terminal: the terminal, where it has one.
+            output: descriptor of its output, for reading.
+            given: another descriptor, for writing its input.
+            terminal: the terminal, if it has one.
         """
         self._share = share
         self._id = shell_id
@@ -91,18 +91,18 @@ class ShellStreams:
             thread.start()
 
     def ended(self, status: int) -> None:
-        """Note that the process has ended with this status."""
+        """Record the exit status of the process."""
         self._exited_at = time.monotonic()
         self._exit = ShellExit(exit_code=status)
         self._exited.set()
 
     def join(self, seconds: float) -> None:
-        """Wait until the end was sent, but no longer than so many seconds."""
+        """Wait until the exit was sent, at most `seconds`."""
         self._threads[0].join(seconds)
 
     @property
     def over(self) -> bool:
-        """Whether everything was sent that can be."""
+        """Whether everything that can be sent was sent."""
         return not self._threads[0].is_alive()
 
     # ---- output ---------------------------------------------------------------------------------
@@ -119,9 +119,9 @@ class ShellStreams:
             os.close(self._output)
 
     def _send_output(self, api: WorkerApi) -> int:
-        """Send output until the process has ended and there is no more; return the offset after it.
+        """Send output until the process and its output have ended; return the offset after it.
 
-        Output of a command that is not wanted is read too: it must not hang while it is ended.
+        Output of an unwanted command is read too: it must not block while it is being ended.
         """
         held, stored, contact_at, is_open = b"", 0, 0.0, True
         while is_open or held or not self._exited.is_set():
@@ -140,7 +140,7 @@ class ShellStreams:
         return stored
 
     def _send(self, api: WorkerApi, start: int, content: bytes) -> int:
-        """Send output, and return how much of it the server has taken."""
+        """Send output; return how many bytes the server accepted."""
         reply = self._call(api, lambda: self._tell(api, start, content, None))
         if reply is None or not reply.wanted:
             self._unwanted.set()
@@ -151,20 +151,20 @@ class ShellStreams:
         return taken
 
     def _read(self, seconds: float) -> bytes | None:
-        """Return output that comes within so many seconds; None after its end."""
+        """Return output that arrives within `seconds`; None after its end."""
         if not select.select([self._output], [], [], seconds)[0]:
             return b""
         time.sleep(GATHER_SECONDS)
         try:
             return os.read(self._output, PIECE_BYTES) or None
         except OSError as error:
-            if error.errno == errno.EIO:  # nothing has the other side of the terminal open
+            if error.errno == errno.EIO:  # no process has the other side of the terminal open
                 return None
             raise
 
     @property
     def _is_silent(self) -> bool:
-        """Whether the process has ended so long ago that no output of it is on the way."""
+        """Whether the process ended so long ago that no output of it can still arrive."""
         return self._exited.is_set() and time.monotonic() - self._exited_at > LAST_SECONDS
 
     def _tell(
@@ -222,7 +222,7 @@ class ShellStreams:
         return WorkerApi(node.server_url or "", self._token, ca_file=node.server_ca)
 
     def _call(self, api: WorkerApi, call: Callable[[], Reply]) -> Reply | None:
-        """Return the answer of the server; None where it refuses, or is away for too long."""
+        """Return the server's reply; None if it refuses, or is away for too long."""
         deadline, pauses = time.monotonic() + AWAY_SECONDS, BACKOFF.pauses()
         while True:
             try:
@@ -239,6 +239,6 @@ class ShellStreams:
 
 
 def resize(descriptor: int, terminal: Terminal) -> None:
-    """Give a terminal its size."""
+    """Set the size of a terminal."""
     size = struct.pack("HHHH", terminal.rows, terminal.columns, 0, 0)
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, size)

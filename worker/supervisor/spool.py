@@ -1,11 +1,11 @@
-"""The files of a run directory as a spool: what was acknowledged, and what comes next.
+"""The files of a run directory as a spool: the acknowledged bytes, and the next ones.
 
 A log keeps its offsets for ever, but not its disk space: when it has grown by `LOG_KEPT_BYTES` and
-the server has its beginning, that beginning becomes a hole in the file. Bytes that the server does
-not have keep their space up to `LOG_HELD_BYTES`; what is older is given up, which has an event, and
-reads as zeros.
-While the disk is about to be full, artifacts go first, then all of the logs but `LOG_SPARE_BYTES`;
-metrics and events never.
+the server has its beginning, that beginning becomes a hole in the file. Bytes that the server lacks
+keep their space up to `LOG_HELD_BYTES`; older ones are given up, which is recorded as an event, and
+read as zeros.
+While the disk is nearly full, artifacts are removed first, then all of the logs except
+`LOG_SPARE_BYTES`; metrics and events never.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
 REPORT_BYTES = 2 * 1024 * 1024
-"""Raw bytes of one report: in base64 and with all else it stays below the server's limit."""
+"""Raw bytes of one report: in base64, with everything else, it stays below the server's limit."""
 REPORT_CHUNKS = 256
 LOG_KEPT_BYTES = 64 * 1024 * 1024
 LOG_HELD_BYTES = 1024 * 1024 * 1024
@@ -41,7 +41,7 @@ PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
 
 
 class SpoolFile:
-    """One file that only grows."""
+    """One append-only file."""
 
     def __init__(self, name: str, path: Path, *, owner: int, whole_lines: bool) -> None:
         self.name = name
@@ -49,12 +49,12 @@ class SpoolFile:
         self._owner = owner
         self._refused = False
         self.whole_lines = whole_lines
-        """Whether it consists of lines that are reported whole."""
+        """Whether it consists of lines that must not be cut."""
         self._freed = 0
         self.is_at_end = True
-        """Whether the last chunk reached what the file then held."""
+        """Whether the last chunk reached the end of the file at that time."""
         self.acknowledged = 0
-        """Offset up to which the server has the bytes."""
+        """Offset of the first byte that the server lacks."""
 
     @property
     def size(self) -> int:
@@ -67,8 +67,8 @@ class SpoolFile:
     def next_chunk(self, limit: int) -> Chunk | None:
         """Return the bytes after the acknowledged ones, at most `limit`, or None without any.
 
-        Metrics and events are cut after a line; a line longer than the limit goes whole. One that
-        no chunk can hold is no record of a trainer: from there on the file is not reported.
+        Metrics and events are cut after a line; a line longer than the limit is sent whole. A line
+        that fits into no chunk is not a trainer's record: from there on the file is not reported.
         """
         start = self.acknowledged
         self.is_at_end = True
@@ -106,13 +106,13 @@ class SpoolFile:
 
     @property
     def drained(self) -> bool:
-        """Whether the server has all that it will ever get: an unfinished line has no end."""
+        """Whether the server has everything that it can get: an unfinished line is never sent."""
         return self.acknowledged >= self.size or self.next_chunk(CHUNK_BYTES) is None
 
     def free(self, *, kept: int, held: int) -> bool:
-        """Give back the disk space of the file's beginning.
+        """Free the disk space of the file's beginning.
 
-        Returns whether bytes went that the server does not have.
+        Returns whether any freed bytes are missing at the server.
         """
         end = max(min(self.acknowledged, self.size - kept), self.size - held) // 4096 * 4096
         if self.whole_lines or end - self._freed < kept:
@@ -129,20 +129,20 @@ class SpoolFile:
 
 @dataclass
 class _Barrier:
-    """What the server must have before it gets some events."""
+    """The bytes that the server must have before it gets some events."""
 
     events_end: int
     """Offset after these events."""
     sizes: Mapping[SpoolFile, int]
-    """Bytes of the files of metrics when the events had been seen."""
+    """Sizes of the metrics files when the events were read."""
     read: dict[SpoolFile, int | None] = field(default_factory=dict)
-    """Where the chunk of each file in this report ends; None where it has no further line."""
+    """End of each file's chunk in this report; None if it has no further line."""
 
     def note(self, file: SpoolFile, chunk: Chunk | None) -> None:
         self.read[file] = None if chunk is None or file.is_at_end else chunk.end
 
     def is_passed(self) -> bool:
-        """Whether the server has these bytes, or gets them by the report that is made."""
+        """Whether the server has these bytes, or gets them with the present report."""
         return all(
             file.acknowledged >= size
             or (file in self.read and ((end := self.read[file]) is None or end >= size))
@@ -151,7 +151,7 @@ class _Barrier:
 
 
 class Spool:
-    """All files that the node of an attempt reports."""
+    """All files that a node reports for an attempt."""
 
     def __init__(
         self,
@@ -172,13 +172,13 @@ class Spool:
             SpoolFile("metrics", run.metrics, owner=run.writer, whole_lines=True),
             SpoolFile("events", run.events, owner=run.writer, whole_lines=True),
         ]
-        # Of one process each, and in turn: none of them delays events.
+        # Files of one process each, in turn: none of them delays events.
         self._rank_metrics = deque(
             SpoolFile(f"metrics:{r}", run.metrics_of(r), owner=run.writer, whole_lines=True)
             for r in processes
             if r > 0
         )
-        supervisor = os.geteuid()  # it makes the ranks' logs, and owns them
+        supervisor = os.geteuid()  # it creates and owns the ranks' logs
         of_files = SpoolFile(EVENT_FILES, run.event_records, owner=supervisor, whole_lines=True)
         self._made_files = [] if event_tail is None else [of_files]
         if artifacts is not None:
@@ -197,7 +197,7 @@ class Spool:
 
     @property
     def paths(self) -> frozenset[Path]:
-        """The files whose bytes the server gets."""
+        """The files that are sent to the server."""
         return frozenset(file.path for file in self._all())
 
     def chunks(self) -> tuple[Chunk, ...]:
@@ -205,8 +205,8 @@ class Spool:
 
         Metrics and events come first, logs last, and files of ranks in turn: a rank that logs or
         prints without end delays no other. An event follows the metrics that all ranks of this node
-        had written when the event was seen: the server has their points up to the step of a commit
-        when it takes the commit.
+        had written when the event was read: when the server takes a commit, it has their points up
+        to the commit's step.
         """
         if self._event_tail is not None:
             self._event_tail.convert()
@@ -227,8 +227,8 @@ class Spool:
                 break
             is_record = file.whole_lines
             limit = min(left, self._record_limit if is_record else CHUNK_BYTES)
-            # In narrow stretches the order is given up: a line that the server refuses must come
-            # alone, however many lines the other files have.
+            # With narrowed chunks the order is given up: a line that the server refuses must be
+            # sent alone, however many lines the other files have.
             if file is events and self._record_limit == CHUNK_BYTES:
                 passed = barrier is not None and barrier.is_passed()
                 end = barrier.events_end if barrier is not None and passed else 0
@@ -246,7 +246,7 @@ class Spool:
         return tuple(chunks)
 
     def _next_barrier(self) -> _Barrier | None:
-        """Return the barrier of the next events: the one that waits, or a new one."""
+        """Return the barrier of the next events: the waiting one, or a new one."""
         metrics, events = self._records
         if self._barrier is not None and events.acknowledged < self._barrier.events_end:
             self._barrier.read.clear()
@@ -260,7 +260,7 @@ class Spool:
         return self._barrier
 
     def make_room(self) -> None:
-        """Free what logs may not hold; give up artifacts, then logs, on a disk with little room."""
+        """Free excess space of logs; on a nearly full disk give up artifacts, then logs."""
         self._free_logs(self._kept, self._held, reason="spool_full")
         if self._artifacts is None or not is_low(self._root):
             return
@@ -269,16 +269,16 @@ class Spool:
         self._free_logs(LOG_SPARE_BYTES, LOG_SPARE_BYTES, reason="disk_full")
 
     def _free_logs(self, kept: int, held: int, *, reason: DropReason) -> None:
-        """Give back disk space of the logs, and report the reason where output is lost by it."""
+        """Free disk space of the logs, and report the reason if output is lost."""
         lost = [log.free(kept=kept, held=held) for log in self._logs]
         if any(lost) and self._artifacts is not None:
             self._artifacts.note_lost_output(reason)
 
     def narrow(self) -> bool:
-        """Send shorter stretches of metrics and events, in the end single lines.
+        """Send shorter chunks of metrics and events, eventually single lines.
 
-        The server refuses a report with a line that it cannot read, and skips that line when it
-        comes alone. Returns whether the next report is shorter than the last one.
+        The server refuses a report with an unreadable line, and skips that line when it comes
+        alone. Returns whether the next report is shorter than the last one.
         """
         if self._record_limit == 1 or self._largest_record == 0:
             return False
@@ -286,11 +286,11 @@ class Spool:
         return True
 
     def widen(self) -> None:
-        """Send longer stretches again: the server took the last ones."""
+        """Send longer chunks again: the server accepted the last ones."""
         self._record_limit = min(2 * self._record_limit, CHUNK_BYTES)
 
     def acknowledge(self, offsets: Mapping[str, int]) -> bool:
-        """Continue from the bytes that the server has; return whether it has more than before."""
+        """Continue at the server's offsets; return whether it has more bytes than before."""
         progress = False
         for name, offset in offsets.items():
             file = self._files.get(name)
@@ -302,7 +302,7 @@ class Spool:
 
     @property
     def drained(self) -> bool:
-        """Whether the server has everything, artifacts included; event files are read on first."""
+        """Whether the server has everything, artifacts included; also reads more of event files."""
         if self._event_tail is not None and self._event_tail.convert():
             return False
         if self._artifacts is not None and not self._artifacts.done:

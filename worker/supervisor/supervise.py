@@ -1,4 +1,4 @@
-"""Supervises one share of an attempt: checks, starts and watches its ranks, ends and reports it."""
+"""Supervises one share of an attempt: checks, starts, watches, ends and reports its ranks."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ LONG_POLL_SECONDS, SHORT_POLL_SECONDS = 0.25, 0.02
 class Supervisor:
     """The parent of one node's share of one attempt.
 
-    Use it in a process of its own, from the main thread: it becomes a subreaper, reaps every child
-    and ends every descendant.
+    Use it in its own process, from the main thread: it becomes a subreaper, reaps every child and
+    ends every descendant.
     """
 
     def __init__(self, run: WorkerRun, launcher: LauncherFactory) -> None:
@@ -108,8 +108,8 @@ class Supervisor:
         replace_file(run.identity, identity.model_dump_json() + "\n")
 
     def supervise(self) -> ExitRecord:
-        """Run the node's share to its end, and report until the server knows how it ended."""
-        become_subreaper()  # before the first child: a daemon of it could escape otherwise
+        """Run the node's share to its end, and report until the server has its exit."""
+        become_subreaper()  # before the first child: its daemons could otherwise escape
         raise_file_limit()
         signal.signal(signal.SIGTERM, lambda *_: self._orders.preempt())
         reporting = threading.Thread(target=self._reporter.report_until_over, name="reporter")
@@ -126,7 +126,7 @@ class Supervisor:
         except Exception as error:
             logger.exception("supervising failed")
             fault = self._fault(FailureReason.LAUNCH_ERROR, f"the supervisor failed: {error!r}")
-            # What a job brings is read here too: no error by it counts against the node.
+            # This also reads files of the job: an error in them does not count against the node.
             fault = replace(fault, node_at_fault=not self._share.runs_program)
         finally:
             self._launcher.stop()
@@ -142,11 +142,11 @@ class Supervisor:
 
     @property
     def over(self) -> bool:
-        """Whether the attempt needs no process on this node any more."""
+        """Whether the attempt no longer needs a process on this node."""
         return self._reporter.delivered or self._orders.outrun
 
     def _sign_of_program(self) -> Heartbeat | None:
-        """Return a heartbeat in place of those that a program need not write: its ranks run."""
+        """Return a substitute for the heartbeats that a program need not write: its ranks run."""
         seen = self._seen
         if self._stop is None or not seen.pidfds or len(seen.pids) < seen.ranks:
             return None
@@ -182,7 +182,7 @@ class Supervisor:
         )
 
     def _seconds_unheard(self) -> float | None:
-        """Return how long ranks have run, unless one of them has written heartbeat or metrics."""
+        """Return the ranks' run time, or None once one has written a heartbeat or metric."""
         of_ranks = self._run.rank_metrics.glob("*.jsonl")
         records = (self._run.heartbeat, self._run.metrics, *of_ranks)
         if self._began_at is None or any(path.exists() for path in records):
@@ -190,7 +190,7 @@ class Supervisor:
         return time.monotonic() - self._began_at
 
     def _make_logs(self) -> None:
-        """Make the logs of ranks of another user, who then cannot put anything in their place."""
+        """Create the logs of another user's ranks, who then cannot put anything in their place."""
         if (user := self._launch.user) is None:
             return
         end_user(user)  # an earlier attempt with this id may have left a process
@@ -204,7 +204,7 @@ class Supervisor:
         return None if excess is None else self._fault(FailureReason.DISK_LIMIT, excess)
 
     def _make_room(self) -> None:
-        """End the watch; on a disk that is about to be full, remove what exceeded the limit."""
+        """End the watch; on a nearly full disk, remove the excess of the run directory."""
         if self._disk is not None:
             self._disk.stop()
             self._disk.make_room(self._spool.paths, self._run.records(self._share.ranks))
@@ -212,19 +212,19 @@ class Supervisor:
     # ---- the checks -----------------------------------------------------------------------------
 
     def _prepare(self) -> Sequence[str] | Failure:
-        """Check the launch; return the command that checks the input, or what is wrong."""
-        # Here and not in a launcher: no launcher can omit it.
+        """Check the launch; return the command that checks the input, or the failure."""
+        # Here, not in a launcher: no launcher can omit it.
         if not self._launch.allow_code and (refused := code_of(self._spec)):
             return self._fault(FailureReason.NOT_ALLOWED, refused)
         if unusable := unusable_devices(self._launch):
             self._reporter.withhold(unusable)
             return without_devices(self._launch.node, unusable)
         checked = self._launcher.prepare()
-        # The signal by which this node leaves may have ended a child that prepares the launch.
+        # The signal that ends this node may also have ended a child that prepares the launch.
         return () if isinstance(checked, Failure) and self._orders.leave else checked
 
     def _launch_ranks(self, command: Sequence[str]) -> Failure | None:
-        """Run check and ranks, one after the other or at once; return the own findings."""
+        """Run check and ranks, in sequence or concurrently; return the supervisor's findings."""
         alongside = self._launcher.checks_alongside
         if command and not alongside and (wrong := self._check_before(command)):
             return wrong
@@ -237,7 +237,7 @@ class Supervisor:
         check = InputCheck(self._share, pid)
         try:
             fault = self._train(check)
-            # What it refuses is the cause, also where the ranks have met it first.
+            # Its refusal is the cause, even if the ranks met the error first.
             while not (check.over or self._orders.leave):
                 _sleep(LONG_POLL_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
             return check.refusal(self._orders) or fault
@@ -245,7 +245,7 @@ class Supervisor:
             check.close()
 
     def _check_before(self, command: Sequence[str]) -> Failure | None:
-        """Run the check to its end; return what is wrong, unless the attempt leaves."""
+        """Run the check to its end; return its failure, unless the attempt leaves."""
         log, processes = self._run.log(self._share.ranks[0]), self._share.processes
         pid = processes.spawn(command, environment=self._share.environment, output=log)
         check = InputCheck(self._share, pid)
@@ -261,7 +261,7 @@ class Supervisor:
     # ---- the ranks ------------------------------------------------------------------------------
 
     def _train(self, check: InputCheck | None) -> Failure | None:
-        """Watch the ranks until they end or must be ended; return the supervisor's own findings."""
+        """Watch the ranks until they end or must end; return the supervisor's own findings."""
         self._hang_watch.restart()
         leaving, stacks_requested = Leaving(), False
         while not self._orders.leave_now:
@@ -291,12 +291,12 @@ class Supervisor:
         return self._launch_failure()
 
     def _launch_failure(self) -> Failure | None:
-        """Return the failure of the launcher itself, unless the ranks were to end anyway."""
+        """Return the launcher's own failure, unless the ranks had to end anyway."""
         ordered = self._orders.leave_now or (self._orders.leave and not self._seen.started)
         return None if ordered else self._seen.failure
 
     def _hang(self, silence: str, seen: Observation) -> Failure:
-        """Let the ranks write where they are before they are ended."""
+        """Let the ranks write their positions before they are ended."""
         if not (signalled := self._positions.complete(seen)):
             return self._fault(FailureReason.HANG, silence)
         message = f"{silence}; the logs of ranks {signalled} end with what their threads were doing"
@@ -304,7 +304,7 @@ class Supervisor:
         return replace(fault, path=str(self._run.logs))
 
     def _locate_waiting_ranks(self, seen: Observation) -> None:
-        """Let the other ranks write their stacks when a rank failed by waiting for them."""
+        """Let the other ranks write their stacks when a rank failed while waiting for them."""
         _, error = last_words(self._run, of_program=self._share.runs_program)
         if error is not None and error.reason == FailureReason.HANG:
             request_stacks(seen)
@@ -316,14 +316,14 @@ class Supervisor:
 def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
     """Supervise or report the attempt of a run directory.
 
-    An attempt has one supervisor: where a former one left its identity, this process only reports.
+    An attempt has one supervisor: if a former one left its identity, this process only reports.
 
     Args:
         folder: the run directory.
         lock_fd: the lock of the attempt, already taken.
         launcher: makes the launcher of the ranks.
     """
-    os.set_inheritable(lock_fd, False)  # no rank may keep the lock of a supervisor that died
+    os.set_inheritable(lock_fd, False)  # no rank may keep a dead supervisor's lock
     run = WorkerRun(folder)
     with AttemptLock.inherited(lock_fd) as lock:
         try:
@@ -331,27 +331,27 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
                 user.join_group()
             over = _supervise_or_report(run, launcher)
         except NotEndedError:
-            # Neither reported as gone nor forgotten: the slots are held as long as it lives.
+            # Neither reported as gone nor forgotten: the process still holds the slots.
             logger.exception("the attempt is not over")
             over = False
         except Exception:
-            # A later process would fail too: the worker reports that the attempt has no process.
+            # A later process would fail too: the worker reports that the attempt is gone.
             logger.exception("the attempt cannot be reported")
             over = True
         if over:
             with suppress(OSError):  # from now on its run directory may be removed after a while
                 replace_file(run.over, "", durable=False)  # a rank may have put a link there
-            with suppress(OSError):  # where no exit was recorded it is still open
+            with suppress(OSError):  # without a recorded exit it is still open
                 if (user := RankUser.of_run(run.root)) is not None:
                     user.close(run.root)
             lock.forget()
 
 
 def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
-    """Return whether the attempt needs no process on this node any more."""
+    """Return whether the attempt no longer needs a process on this node."""
     launch = read_record(run.launch, LaunchRecord)
     if launch is None:
-        # No process can report it: the worker ends what has its marks and reports that it is gone.
+        # No process can report it: the worker ends processes with its marks and reports it as gone.
         logger.error("%s is missing or no launch record", run.launch)
         if (user := RankUser.of_run(run.root)) is not None:
             end_user(user)
@@ -369,7 +369,7 @@ def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
 
 
 def _sleep(seconds: float, *, wake_fd: int, pidfds: Iterable[int]) -> None:
-    """Sleep until an order comes or a process ends, but no longer than so many seconds."""
+    """Sleep until an order arrives or a process ends, at most `seconds`."""
     poll = select.poll()
     for fd in (wake_fd, *pidfds):
         poll.register(fd, select.POLLIN)

@@ -1,1 +1,1 @@
-"""What a worker looks after between jobs: its roots, and run directories of ended jobs."""
+"""Work of a worker between jobs: its roots, and run directories of ended jobs."""

@@ -1,4 +1,4 @@
-"""Keeps one idle process on the node, from which the supervisors of launches are forked."""
+"""Keeps one idle process on the node, which forks the supervisors of launches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from worker.warm.hand_over import CHANGED, READY
 logger = logging.getLogger(__name__)
 
 AGAIN = Backoff(first=5.0, longest=600.0)
-"""Pauses after an idle process that ended by itself."""
+"""Pauses after the idle process ended by itself."""
 
 
 class IdleKeeper(threading.Thread):
-    """The thread that starts an idle process, and another one where that has ended.
+    """The thread that starts an idle process, and a new one when that ends.
 
-    The imports run at the usual priority, because a process without privileges could not raise it
+    The imports run at normal priority: without privileges a process could not raise its priority
     again for training.
     """
 
@@ -39,8 +39,8 @@ class IdleKeeper(threading.Thread):
         self._status: socket.socket | None = None
         self._ready_at = math.inf
         self._pair: tuple[socket.socket, ...] = ()
-        # A process of Celery's pool may be forked at any time, and lives long: with a copy of the
-        # idle process's end it would hide that that one has ended.
+        # Celery may fork a long-lived process of its pool at any time. With a copy of the idle
+        # process' end of the pipe it would hide that the idle process has ended.
         self._no_fork = threading.Lock()
         os.register_at_fork(
             before=self._no_fork.acquire,
@@ -51,7 +51,7 @@ class IdleKeeper(threading.Thread):
         """Set while an idle process waits for launches."""
 
     def run(self) -> None:
-        """Keep one until `stop`."""
+        """Keep an idle process until `stop`."""
         while not _is_readable(self._ended, max(0.0, self._failures.next_at - time.monotonic())):
             if self._status is None:
                 self._start()
@@ -61,7 +61,7 @@ class IdleKeeper(threading.Thread):
             self._status.close()
 
     def stop(self) -> None:
-        """Start no more. The idle process ends with the worker's."""
+        """Start no more. The idle process ends with its worker."""
         os.eventfd_write(self._ended, 1)
 
     def _close_copies(self) -> None:
@@ -89,7 +89,7 @@ class IdleKeeper(threading.Thread):
         self.ready.clear()
         if word == CHANGED or time.monotonic() > self._ready_at + AGAIN.longest:
             self._failures.succeeded()
-        if word != CHANGED:  # also one that was ready: memory may not suffice for another process
+        if word != CHANGED:  # even if it was ready: memory may not suffice for another process
             self._failed()
 
     def _failed(self) -> None:
@@ -98,7 +98,7 @@ class IdleKeeper(threading.Thread):
         logger.warning("no idle process for %.0f s; the reason is in %s", pause, log)
 
     def _start(self) -> None:
-        """Start one; where that fails, a later call does so."""
+        """Start an idle process; after a failure a later call tries again."""
         identity, store = own_identity(), self._node.store
         try:
             with self._no_fork:

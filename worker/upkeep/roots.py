@@ -1,4 +1,4 @@
-"""Storage roots: each holds a UUID, by which nodes prove that they see the same one."""
+"""Storage roots: each holds a UUID, which proves that nodes see the same root."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
 from worker.launchers.rank_environment import TRAINER, output_of
 
 IDENTIFY_SECONDS = 600.0
-"""Time in which an object store must have answered; the trainer gives up sooner."""
+"""Time limit for an object store's answer; the trainer gives up sooner."""
 
 
 def identify_roots(roots: Mapping[str, str]) -> dict[str, str]:
-    """Return the UUID of each root; one that has none gets one.
+    """Return the UUID of each root; a root without one gets one.
 
     Raises:
-        ValueError: a root cannot be made, read or written, or holds no UUID.
+        ValueError: a root cannot be created, read or written, or holds no UUID.
     """
     return {name: _identify(name, place) for name, place in roots.items()}
 
@@ -35,7 +35,7 @@ def _identify(name: str, place: str) -> str:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            # Of several nodes that come at once, one gives the name, and all read that one.
+            # Of several concurrent nodes one creates the file, and all read it.
             create_file(file, f"{uuid.uuid4()}\n")
         text = file.read_text(encoding="utf-8").strip()
     except OSError as error:

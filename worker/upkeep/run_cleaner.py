@@ -1,6 +1,6 @@
-"""Removes run directories whose attempts are over on this node, and whose jobs have ended.
+"""Removes run directories of attempts that are over here and belong to ended jobs.
 
-Folders of operations go too: those of failed tries stay to be read, for as many days.
+It removes folders of operations too; those of failed tries stay for the same number of days.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 600.0
 MAX_REMOVED = 50
-"""Run directories that one round removes."""
+"""Limit of the run directories removed per round."""
 REMOVED = ".removed-"
-"""Beginning of the name of a run directory that is being removed."""
+"""Name prefix of a run directory during its removal."""
 DAY_SECONDS = 86_400.0
 
 
 class RunCleaner(threading.Thread):
-    """The thread that removes run directories, some at a time.
+    """The thread that removes run directories, some per round.
 
-    One stays while the lock of its attempt is there: until then a supervisor, or a reporter, has
-    something to deliver. It stays while its job has not ended, and for the days after its own end.
-    A resume needs none of it: checkpoints lie in a storage root.
+    A directory stays while its attempt's lock exists: until then a supervisor or a reporter has
+    data to deliver. It also stays until its job has ended, and for `days` after its own end. A
+    resume does not need it: checkpoints are in a storage root.
 
     Args:
         store: the files of the node.
         node: its name.
-        days: days after the end of an attempt for which its run directory stays.
+        days: days for which a run directory stays after the end of its attempt.
         connect: returns a connection to the server with the token of the node.
     """
 
@@ -76,14 +76,14 @@ class RunCleaner(threading.Thread):
         self._stopping.set()
 
     def clean(self) -> int:
-        """Remove what may go; return how many run directories that were.
+        """Remove what is due; return the number of removed run directories.
 
         Raises:
-            ServerAway, ApiError: the server does not tell which jobs have ended.
+            ServerAway, ApiError: the server does not answer which jobs have ended.
             OSError: the system refuses.
         """
         for path in _entries(self._store.runs):
-            # Of a round that was cut off, or could not do it.
+            # From a round that was interrupted, or that failed.
             if path.name.startswith(REMOVED) and not remove_tree(path):
                 logger.warning("%s is not removed; tried again in %g s", path, PAUSE_SECONDS)
         self._remove_operations()
@@ -98,27 +98,27 @@ class RunCleaner(threading.Thread):
         return removed
 
     def _remove_operations(self) -> None:
-        """Remove folders of operations in which nothing was written for the days.
+        """Remove folders of operations that were not written to for `days`.
 
-        A command writes its progress, and a supervisor whose server is away gives up much sooner.
+        A command writes its progress, and a supervisor without a server gives up much sooner.
         """
         for operation in _entries(self._store.data_dir / "operations"):
             for path in _entries(operation):
                 written = [_changed_at(each) for each in (path, *path.glob("*"))]
                 if time.time() - max(written) >= self._seconds and remove_tree(path):
                     logger.info("%s is removed", path)
-            with suppress(OSError):  # it has other tries
+            with suppress(OSError):  # it has folders of other tries
                 operation.rmdir()
 
     def _runs(self) -> Iterator[WorkerRun]:
         for job in _entries(self._store.runs):
-            if is_id(job.name):  # the server counts what is no job as unknown, or refuses to answer
+            if is_id(job.name):  # the server counts other names as unknown, or refuses the request
                 for path in _entries(job):
                     if path.name.isdecimal():
                         yield WorkerRun(path)
 
     def _is_old(self, run: WorkerRun) -> bool:
-        """Return whether the attempt was over so long ago, as far as its files show."""
+        """Return whether the attempt ended more than `days` ago, according to its files."""
         ends = [_changed_at(Path(path)) for path in (run.root, run.launch, run.exit, run.over)]
         return time.time() - max(ends) >= self._seconds
 
@@ -133,9 +133,9 @@ class RunCleaner(threading.Thread):
         return ended
 
     def _remove(self, run: WorkerRun) -> bool:
-        """Remove a run directory, unless an attempt is launched or not over there."""
+        """Remove a run directory, unless its attempt is being launched or is not over."""
         away = self._store.runs / f"{REMOVED}{secrets.token_hex(8)}"
-        with self._store.users():  # no launch is between its run directory and its lock
+        with self._store.users():  # no launch is between creating its run directory and its lock
             held = [each.root for each in map(self._store.run_of, self._store.live()) if each]
             if run.root in held:
                 return False
@@ -144,7 +144,7 @@ class RunCleaner(threading.Thread):
             except OSError as error:
                 logger.warning("%s is not removed: %s", run.root, error)
                 return False
-            with suppress(OSError):  # it has other attempts
+            with suppress(OSError):  # it has other run directories
                 run.root.parent.rmdir()
         if gone := remove_tree(away):
             logger.info("%s is removed", run.root)
@@ -156,7 +156,7 @@ class RunCleaner(threading.Thread):
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the folders in a folder, without links to some, in the order of their names."""
+    """Return the subfolders of a folder, without links, sorted by name."""
     try:
         with os.scandir(folder) as entries:
             found = [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
@@ -166,7 +166,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _changed_at(path: Path) -> float:
-    """Return when a file of this process' user was changed; users of ranks may set any time."""
+    """Return the change time of a file of this process' user; users of ranks may set any time."""
     try:
         found = path.lstat()
     except OSError:

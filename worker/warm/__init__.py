@@ -1,1 +1,1 @@
-"""A supervisor that waits for the node's next launch, and how it gets that launch."""
+"""A supervisor that waits for the node's next launch, and the hand-over of that launch."""

@@ -1,11 +1,11 @@
-"""Gives a claimed launch to a supervisor that the idle process of the node forks.
+"""Hands a claimed launch to a supervisor that the node's idle process forks.
 
-The launch connects to the idle process's socket, which forks a supervisor. That one offers itself,
-or the launch is refused; the launch answers with the run directory, the variables of a supervisor
-and the descriptor of the attempt's lock; the supervisor accepts. It touches nothing of the attempt
-before the answer, and holds the lock from then on. Whichever side
-ends in between, the lock is free or held by the other, and what never wrote its identity launched
-nothing: a launch that is not accepted starts a supervisor of its own.
+The launch connects to the idle process' socket; the idle process forks a supervisor, which offers
+itself or refuses. The launch answers with the run directory, the variables of a supervisor and the
+descriptor of the attempt's lock; the supervisor accepts. It touches nothing of the attempt before
+the answer, and holds the lock from then on. If either side ends in between, the lock is free or
+held by the other. A supervisor that never wrote its identity launched nothing: a launch that is not
+accepted starts a supervisor itself.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ logger = logging.getLogger(__name__)
 SOCKET = "idle.sock"
 """Name of the socket in the data folder."""
 READY, CHANGED = b"r", b"c"
-"""What an idle process writes to its worker: that it waits, and that it ends for changed code."""
+"""An idle process' messages to its worker: it waits; it ends because the code has changed."""
 MESSAGE_BYTES = 1024 * 1024
 OFFER_SECONDS = 2.0
-"""Time for an offer: digests of the code are compared, and two processes forked, in some 50 ms."""
+"""Time for an offer: comparing digests of the code and two forks take some 50 ms."""
 ACCEPT_SECONDS = 5.0
 END_SECONDS = 10.0
-"""Time for a supervisor that is killed to end: the kernel may be writing to a disk for it."""
+"""Time for a killed supervisor to end: the kernel may still be writing to a disk for it."""
 
 
 @dataclass(frozen=True)
 class GivenLaunch:
-    """What a supervisor receives of a launch."""
+    """The data that a supervisor receives for a launch."""
 
     folder: Path
     """The run directory."""
     lock: int
     """A descriptor of the attempt's lock."""
     environment: dict[str, str]
-    """The variables of a supervisor of the worker."""
+    """Variables of a supervisor of the worker."""
 
 
 def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None:
-    """Give a launch to a supervisor; return why none has taken it, and None if one has.
+    """Hand a launch to a supervisor; return why none accepted it, or None if one did.
 
-    The caller holds the lock on: a supervisor that has taken the launch has it too.
+    The caller keeps the lock: a supervisor that accepted the launch holds it too.
 
     Raises:
-        TimeoutError: one that may have taken the launch does not end.
+        TimeoutError: a supervisor that may have accepted the launch does not end.
     """
     offer: dict[str, Any] | None = None
     try:
@@ -80,7 +80,7 @@ def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None
 
 
 def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> GivenLaunch | None:
-    """Offer a launch the process that calls this; return what the launch gives, else None."""
+    """Offer a launch this process as its supervisor; return the launch's data, or None."""
     try:
         _send(connection, identity)
         given = _receive_with_lock(connection)
@@ -89,8 +89,8 @@ def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> GivenL
     except (OSError, ValueError) as error:
         logger.warning("a launch left: %r", error)
         return None
-    # Taken in any case: a launch that has ended meanwhile starts no supervisor any more, and one
-    # that does not receive the word ends this process.
+    # Accepted in any case: a launch that has ended meanwhile starts no supervisor, and one
+    # that does not receive this message ends this process.
     with contextlib.suppress(OSError):
         _send(connection, {"taken": True})
     return given
@@ -104,7 +104,7 @@ def refuse(connection: socket.socket, why: str) -> None:
 
 @contextlib.contextmanager
 def in_folder(store: NodeStore) -> Iterator[str]:
-    """Yield a path of the socket that is short enough for an address, however deep the folder."""
+    """Yield a path of the socket short enough for an address, however deep the folder."""
     folder = os.open(store.data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{SOCKET}"
@@ -117,7 +117,7 @@ def connected(store: NodeStore) -> Iterator[socket.socket]:
     """Connect to the idle process of the node.
 
     Raises:
-        OSError: none listens; the socket of a former one may be there all the same.
+        OSError: no process listens; a former one's socket may still exist.
     """
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
@@ -157,10 +157,10 @@ def _receive_with_lock(connection: socket.socket) -> GivenLaunch | None:
 
 
 def _end(offer: Mapping[str, Any]) -> None:
-    """End a supervisor that may still take the launch, and return when it has ended.
+    """End a supervisor that may still accept the launch; return when it has ended.
 
     Raises:
-        TimeoutError: it does not end in time.
+        TimeoutError: the supervisor does not end in time.
     """
     pidfd = open_started_at(int(offer["pid"]), int(offer["start_time"]))
     if pidfd is None:

@@ -1,8 +1,8 @@
-"""The idle process of a node: it has imported torch, the trainer and what a supervisor needs.
+"""The idle process of a node: it has imported torch, the trainer and a supervisor's modules.
 
-For each launch it forks a supervisor, which forks its own forkserver before it takes the launch,
-and is from then on like any other supervisor. So launches may follow each other at once, and no
-process of one attempt is the parent of those of another. It ends with its worker.
+For each launch it forks a supervisor, which forks its own forkserver before it takes the launch;
+from then on it is like any other supervisor. So launches may follow each other immediately, and no
+process of one attempt is the parent of another attempt's processes. It ends with its worker.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ logger = logging.getLogger(__name__)
 BACKLOG = 16
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid; unix(7)
 IMPORT_SECONDS = 300.0
-"""Longest time of the imports; usually 3 s, and more from a disk over a network. Their end shows
+"""Time limit of the imports; usually 3 s, more from a network disk. The stacks at the limit show
 where they hang."""
 CACHES = "TORCHINDUCTOR_CACHE_DIR"
-"""Variable of a folder that torch makes at its import; by default it lies below `/tmp`, where any
-user can put something else in its place. A rank has its own value."""
+"""Variable of a folder that torch creates when it is imported; by default it is below `/tmp`, where
+any user can put something else in its place. A rank has its own value."""
 
 
 class UnfitError(Exception):
-    """This process must fork nothing that becomes a rank."""
+    """This process must not fork ranks."""
 
 
 @dataclass(frozen=True)
 class IdleSettings:
-    """What an idle process gets from its worker, as words of its command line."""
+    """Settings that an idle process gets from its worker on the command line."""
 
     worker_pid: int
-    """The worker, with which it ends."""
+    """The worker; the idle process ends with it."""
     worker_start: int
-    """When the worker began, in clock ticks after boot."""
+    """Start time of the worker, in clock ticks after boot."""
     status: int
-    """Descriptor to which `READY` is written when it waits, and `CHANGED` when it ends because the
-    code has changed. It is closed at its end."""
+    """Descriptor for messages: `READY` when it waits, `CHANGED` when it ends because the code has
+    changed. It is closed at the process' end."""
     module: str = PRELOADED
     """Module of the ranks."""
 
 
 def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
-    """Wait for launches and fork their supervisors; end this process, and each of those.
+    """Wait for launches and fork their supervisors; end this process and each supervisor.
 
-    It ends with 3 where imports have left what no rank may have, for the reason that the log has.
+    The exit status is 3 if the imports left state that no rank may have; the log has the reason.
     """
     code = 1
     try:
@@ -78,15 +78,15 @@ def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
     except Exception:
         logger.exception("the idle process failed")
     finally:
-        # Without finalizers, which would write to every page that it shares with others, and
-        # without a wait for what threads an import has left.
+        # Without finalizers, which would write to every page shared with other processes, and
+        # without waiting for threads that an import left.
         os._exit(code)
 
 
 def _run(store: NodeStore, settings: IdleSettings) -> int:
     """Return the exit code, in each process."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where ignored, no child could be waited for
-    raise_file_limit()  # its ranks inherit that, as they do from a supervisor that starts torchrun
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, children could not be awaited
+    raise_file_limit()  # inherited by its ranks, as by those of torchrun's supervisor
     worker = open_started_at(settings.worker_pid, settings.worker_start)
     if worker is None:
         return 0
@@ -99,7 +99,7 @@ def _run(store: NodeStore, settings: IdleSettings) -> int:
         logger.error("no idle process: %s", error)
         return 3
     if has_ended(worker):
-        return 0  # where another worker serves the node, its idle process may listen already
+        return 0  # if another worker serves the node, its idle process may already listen
     connection = _in_supervisor(store, worker, digest=digest, status=settings.status)
     if connection is None:
         return 0
@@ -107,27 +107,27 @@ def _run(store: NodeStore, settings: IdleSettings) -> int:
         os.close(descriptor)
     with connection:
         code = _supervise(connection, module, seen)
-    for thread in threading.enumerate():  # as the interpreter does at its end
+    for thread in threading.enumerate():  # as the interpreter does at exit
         if not (thread.daemon or thread is threading.current_thread()):
             thread.join()
     return code
 
 
 def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -> Any:
-    """Import a module and what its ranks need, and return it.
+    """Import a module and its ranks' dependencies; return the module.
 
     Args:
-        name: the module, which has `preload` and `enter`.
-        caches: a folder for the caches of compilers, which the imports leave empty.
-        kept: descriptors that are open before.
+        name: the module; it has `preload` and `enter`.
+        caches: folder for compilers' caches, which the imports leave empty.
+        kept: descriptors that were open before.
 
     Raises:
-        UnfitError: the imports leave something that must not pass to a rank.
+        UnfitError: the imports left state that must not pass to a rank.
     """
-    # numpy's BLAS, which the trainer does not use, would start threads at its import.
+    # numpy's BLAS, unused by the trainer, would start threads when it is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ[CACHES] = str(caches)  # which is there: nothing is made
-    # An import may hang. A timer of `faulthandler` would be a thread, and may end late.
+    os.environ[CACHES] = str(caches)  # it exists: nothing is created
+    # An import may hang. A timer of `faulthandler` would be a thread, and may end too late.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, chain=True)
     signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
@@ -141,18 +141,18 @@ def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -
 
 
 def _further_descriptors(kept: Set[int]) -> str | None:
-    """Return which descriptors an import has left open; its code could use them in a rank."""
+    """Return which descriptors imports left open, as an error: a rank's code could use them."""
     known = {*STANDARD, *kept}
     left = [path for path in Path("/proc/self/fd").iterdir() if int(path.name) not in known]
-    named = [str(path.readlink()) for path in left if path.is_symlink()]  # not that of the listing
+    named = [str(path.readlink()) for path in left if path.is_symlink()]  # not the listing's own
     return f"imports left {', '.join(named)} open" if named else None
 
 
 def _supervise(connection: socket.socket, module: Any, seen: Mapping[str, str]) -> int:
-    """Be the supervisor of the launch of a connection, to its end; return the exit code."""
+    """Supervise the launch of a connection to its end; return the exit code."""
     become_subreaper()
     try:
-        server = Forkserver.start(module, seen)  # before the launch: it holds nothing of it
+        server = Forkserver.start(module, seen)  # before the launch: it holds none of its data
     except OSError as error:
         refuse(connection, f"no forkserver can be forked: {error.strerror}")
         return 3
@@ -166,7 +166,7 @@ def _supervise(connection: socket.socket, module: Any, seen: Mapping[str, str]) 
     try:
         os.chdir(given.folder)
         _redirect_output(given.folder)
-    except OSError:  # as on a full disk: the launch is taken, and no other process reports it
+    except OSError:  # a full disk, for example: the launch is taken, and only this process reports
         logger.exception("the log of the supervisor cannot be written")
     run_detached(given.folder, given.lock, _launcher_with(server))
     return 0
@@ -185,7 +185,7 @@ def _launcher_with(server: Forkserver) -> LauncherFactory:
 def _in_supervisor(
     store: NodeStore, worker: int, *, digest: str, status: int
 ) -> socket.socket | None:
-    """Serve launches; return in each supervisor its connection, and None at the end of this."""
+    """Serve launches; return the connection in each supervisor, and None when this process ends."""
     with _listening(store) as listener:
         logger.info("ready for launches")
         os.write(status, READY)
@@ -211,7 +211,7 @@ def _in_supervisor(
 
 
 def _fork_detached() -> bool:
-    """Fork a process that is no child of this one; return whether this is that process.
+    """Fork a process that is no child of this one; return True in that process.
 
     It is a child of the machine's first process, which reaps it.
 
@@ -228,15 +228,15 @@ def _fork_detached() -> bool:
         os.setsid()  # a signal to the worker's process group must not reach training
         return True
     _, status = os.waitpid(child, 0)
-    # One that was killed may have forked before: that process answers the launch, or no process
-    # does. A refusal as well could be taken for its acceptance.
+    # A killed intermediate process may have forked before: then that process answers the launch, or
+    # none does. An additional refusal could be mistaken for the process' acceptance.
     if (code := os.waitstatus_to_exitcode(status)) > 0:
         raise OSError(code, os.strerror(code))
     return False
 
 
 def _await(descriptor: int, *enders: int) -> bool:
-    """Wait until a descriptor is readable; return False where one of the others is instead."""
+    """Wait until a descriptor is readable; return False if one of the others is readable first."""
     poll = select.poll()
     for each in (descriptor, *enders):
         poll.register(each, select.POLLIN)
@@ -246,10 +246,10 @@ def _await(descriptor: int, *enders: int) -> bool:
 
 @contextlib.contextmanager
 def _listening(store: NodeStore) -> Iterator[socket.socket]:
-    """Listen on the node's socket, in place of a former idle process's.
+    """Listen on the node's socket, replacing a former idle process' socket.
 
-    Its file stays: the next idle process may have put its own there meanwhile. A launch that
-    connects to a socket whose process has ended is refused by the kernel.
+    The file stays: the next idle process may have replaced it meanwhile. The kernel refuses a
+    launch that connects to the socket of a dead process.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         with in_folder(store) as path:
@@ -264,13 +264,13 @@ def _listening(store: NodeStore) -> Iterator[socket.socket]:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Return whether the other side is a process of this user, as the worker is."""
+    """Return whether the peer is a process of this user, as the worker is."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return bool(CREDENTIALS.unpack(found)[1] == os.geteuid())
 
 
 def _redirect_output(folder: Path) -> None:
-    """Continue in the log of the supervisor of a run directory."""
+    """Redirect the output to the supervisor's log in a run directory."""
     log = os.open(
         WorkerRun(folder).supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     )

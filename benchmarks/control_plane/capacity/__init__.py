@@ -1,1 +1,1 @@
-"""What the real server carries: reports, submissions and heartbeats, from one other process."""
+"""Capacity of the real server: reports, submissions and heartbeats, from one other process."""

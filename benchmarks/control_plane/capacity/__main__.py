@@ -1,6 +1,6 @@
-"""What the real server carries on this machine, which it shares with its database and the load.
+"""Capacity of the real server on this machine, which it shares with its database and the load.
 
-The API runs under uvicorn in processes of its own, the load comes from one other process. Every
+The API runs under uvicorn in separate processes; the load comes from one other process. Every
 figure names the processor time of each of them.
 
     python -m benchmarks.control_plane.capacity [--parts reports] [--seconds 10] [--api-processes 1]
@@ -27,7 +27,7 @@ PARTS = {
 
 
 def measure(kind: str, given: argparse.Namespace) -> bool:
-    """Measure each part on a database of its own: a part leaves attempts that report no more."""
+    """Measure each part on its own database: a part leaves attempts that no longer report."""
     passed = True
     for part in given.parts:
         with store(kind) as opened, ExitStack() as running:

@@ -15,7 +15,7 @@ TARGET_MS = 1000.0
 
 
 def measure_heartbeats(run: Run) -> bool:
-    """Print how long heartbeats take, and the processors that they use."""
+    """Print the times of heartbeats, and their use of processors."""
     pause = run.opened.context.settings.heartbeat_seconds
     nodes = register_nodes(run.opened, "gpu", count=NODES, slots=GPUS, gpus=GPUS)
     each = ceil(2 * run.seconds / pause)

@@ -1,6 +1,6 @@
 """The load on a server: many connections from one process, with the time of each request.
 
-It writes HTTP by hand: a client library takes as long for a request as the server does, and the two
+It writes HTTP itself: a client library takes as long for a request as the server does, and both
 share the machine.
 """
 
@@ -26,40 +26,40 @@ class Lane:
     url: str
     token: str
     bodies: Sequence[bytes]
-    """Bodies of POST; a GET each where one is empty."""
+    """Bodies of POST requests; an empty body makes a GET."""
     interval: float = 0.0
-    """Seconds from one request's due time to the next one's; 0: at once after each answer."""
+    """Seconds from one request's due time to the next one's; 0: immediately after each answer."""
 
 
 @dataclass
 class Sent:
-    """What became of a load."""
+    """The results of a load."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Time of each request by kind of lane, from when it was due to the end of its answer."""
+    """Time of each request by kind of lane, from its due time to the end of its answer."""
     refused: dict[str, list[int]] = field(default_factory=dict)
-    """Statuses that are no success, by kind of lane."""
+    """Statuses other than success, by kind of lane."""
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Processor time of the process that sent."""
+    """Processor time of the sending process."""
 
 
 def send_from_another_process(lanes: Sequence[Lane], *, for_seconds: float) -> Sent:
-    """Send from one process of its own, until all bodies are sent or the time is over.
+    """Send from a separate process, until all bodies are sent or the time is over.
 
-    A lane that is late sends at once, and counts from when the request was due: a slow answer costs
-    all requests that had to wait for it.
+    A late lane sends immediately, and its time counts from when the request was due: a slow answer
+    delays all requests that wait for it.
 
     Args:
-        lanes: who sends; those with an interval begin at random moments within it.
-        for_seconds: time after which no request begins.
+        lanes: the clients; those with an interval start at random moments within it.
+        for_seconds: time after which no request starts.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(send_here, list(lanes), for_seconds).result()
 
 
 def send_here(lanes: Sequence[Lane], for_seconds: float) -> Sent:
-    """Send from this process, as `send_from_another_process` does it."""
+    """Send from this process, as in `send_from_another_process`."""
     return asyncio.run(_send_all(lanes, for_seconds))
 
 
@@ -94,7 +94,7 @@ async def _run(lane: Lane, due: float, end: float, sent: Sent) -> None:
 
 
 class Connection:
-    """The connection of one lane; the server closes those that are idle."""
+    """The connection of one lane; the server closes idle ones."""
 
     def __init__(self, lane: Lane) -> None:
         target = urlsplit(lane.url)

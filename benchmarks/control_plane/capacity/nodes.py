@@ -1,4 +1,4 @@
-"""Nodes of a benchmark: registered as workers do, their heartbeats, and workers that only claim."""
+"""Nodes of a benchmark: registered like workers, their heartbeats, and workers that only claim."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Node:
 
 
 def register_nodes(opened: Store, prefix: str, *, count: int, slots: int, gpus: int) -> list[Node]:
-    """Register nodes, of `gpus` GPUs or, where it is 0, of `slots` CPU slots each."""
+    """Register nodes with `gpus` GPUs each or, if that is 0, with `slots` CPU slots each."""
     context, registered = opened.context, []
     for number in range(count):
         name = f"{prefix}-{number:04d}"
@@ -119,10 +119,10 @@ def register_nodes(opened: Store, prefix: str, *, count: int, slots: int, gpus: 
 
 
 class ClaimingWorkers(threading.Thread):
-    """Workers of all nodes in one thread: messages of the broker in, claims out, no launch.
+    """Workers of all nodes in one thread: messages from the broker, claims out, no launch.
 
-    Claims are written by few threads, each with a connection that stays open, by the standard
-    library: httpx takes as long for a claim as the server does, and the two share the machine.
+    A few threads send claims, each on a persistent connection with the standard library: httpx
+    takes as long for a claim as the server does, and both share the machine.
     """
 
     def __init__(self, nodes: Sequence[Node], *, url: str, broker_url: str, pause: float) -> None:
@@ -132,7 +132,7 @@ class ClaimingWorkers(threading.Thread):
         self.refused = 0
         """Claims that were not granted."""
         self.repeated = 0
-        """Messages that came again, which a node drops: it locks an attempt from its claim on."""
+        """Repeated messages, which a node drops: it locks an attempt from its claim on."""
         self._taken: set[str] = set()
         self._nodes = {node.name: node for node in nodes}
         self._host = urlsplit(url).netloc
@@ -142,7 +142,7 @@ class ClaimingWorkers(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Claim until `close`; a heartbeat of each node comes in between."""
+        """Claim until `close`; each node sends heartbeats in between."""
         queues = [
             Queue(f"node.{name}", Exchange(f"node.{name}"), routing_key=f"node.{name}")
             for name in self._nodes
@@ -163,7 +163,7 @@ class ClaimingWorkers(threading.Thread):
                         self._post("heartbeat", node, node.heartbeat())
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._over.set()
         self.join()
 
@@ -188,10 +188,10 @@ class ClaimingWorkers(threading.Thread):
             self._taken.discard(launch.attempt_id)
 
     def _post(self, path: str, node: Node, body: bytes) -> int:
-        """Send a request of the thread, and return its status."""
+        """Send a request of the thread; return its status."""
         headers = {"authorization": f"Bearer {node.token}", "content-type": "application/json"}
         url, local = f"{API}/workers/{path}", self._local
-        for _ in range(2):  # the server closes a connection that is idle
+        for _ in range(2):  # the server closes idle connections
             if not hasattr(local, "connection"):
                 local.connection = HTTPConnection(self._host, timeout=60)
             with suppress(ConnectionError, HTTPException):

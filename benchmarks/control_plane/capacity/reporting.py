@@ -1,4 +1,4 @@
-"""Reports: what one costs, how many the machine carries, and what all wait at 70 % of that."""
+"""Reports: cost of one, maximum rate on the machine, and latencies at 70 % of that."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ KINDS: Mapping[str, dict[str, Any]] = {
     "log": {"steps": 1, "log_lines": 10},
     "ranks": {"steps": 1, "compares": True},
 }
-"""What a report holds in addition to the heartbeat."""
+"""Content of a report in addition to the heartbeat."""
 USUAL = "points"
 """A step of ten points between two reports."""
 LANES = 16
-"""Supervisors that send at once when the greatest rate is looked for."""
+"""Concurrent supervisors in the search for the maximum rate."""
 MAX_A_SECOND = 600
-"""Reports that are made for each second of that search."""
+"""Reports prepared for each second of that search."""
 SHARE = 0.7
-"""Load at which latencies are measured, of the greatest rate."""
+"""Load at which latencies are measured, as a share of the maximum rate."""
 JOBS = 10_000
 LIST_EVERY = 0.1
-"""Seconds between two requests of the list of jobs."""
+"""Interval between requests of the list of jobs, in seconds."""
 TARGET_RATIO = 3.0
 
 
 def measure_costs(run: Run) -> bool:
-    """Print what a report of each kind costs."""
+    """Print the cost of a report of each kind."""
     for kind in KINDS:
         _print_cost(run, kind)
     return True
 
 
 def measure_reports(run: Run) -> bool:
-    """Print how many reports are carried, and the times of reports and of the list of jobs."""
+    """Print the maximum rate of reports, and the times of reports and of the list of jobs."""
     fill(run.opened, JOBS)
     rate = _print_rate(run)
     return _print_latencies(run, rate)
 
 
 def _lanes(run: Run, kind: str, *, count: int, reports: int, interval: float = 0.0) -> list[Lane]:
-    """Return supervisors of new attempts, over the API processes in turn."""
+    """Return supervisors of new attempts, distributed over the API processes."""
     lanes = []
     for number in range(count):
         running = add_running(run.opened.context, run.opened.context.new_id())
@@ -88,7 +88,7 @@ def _print_cost(run: Run, kind: str) -> None:
 
 
 def _print_rate(run: Run) -> float:
-    """Find the greatest rate of reports, in reports/s."""
+    """Find the maximum rate of reports, in reports/s."""
     rates = []
     for _ in range(run.rounds):
         each = int(MAX_A_SECOND * run.seconds / LANES)

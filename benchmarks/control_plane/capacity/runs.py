@@ -1,4 +1,4 @@
-"""One run on one database: who serves, for how long, and the processor time of each process."""
+"""One run on one database: the servers, its duration, and the processor time of each process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Run:
-    """Where the load goes, and for how long it is sent."""
+    """Destination and duration of the load."""
 
     opened: Store
     apis: list[Process]
@@ -26,7 +26,7 @@ class Run:
 
     @property
     def common(self) -> dict[str, Any]:
-        """What every line has."""
+        """Fields of every line."""
         return {
             "packages": PACKAGES,
             "database": self.opened.kind,
@@ -35,7 +35,7 @@ class Run:
 
 
 def send(lanes: Sequence[Lane], *, for_seconds: float) -> Sent:
-    """Send a load of which no request may be refused."""
+    """Send a load; assert that no request is refused."""
     sent = send_from_another_process(lanes, for_seconds=for_seconds)
     refused = {kind: statuses for kind, statuses in sent.refused.items() if statuses}
     assert not refused, f"the server refused requests: {refused}"
@@ -49,18 +49,18 @@ class Spent:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def each_ms(self, count: int) -> dict[str, float]:
-        """Return milliseconds for each of `count` requests."""
+        """Return milliseconds per request, for `count` requests."""
         return {kind: round(spent / count * 1000, 2) for kind, spent in self.seconds.items()}
 
     def processors(self, sent: Sent) -> dict[str, float]:
-        """Return how many processors each kind, and the load, used on average."""
+        """Return the average number of processors used by each kind, and by the load."""
         used = self.seconds | {"load": sent.cpu_seconds}
         return {kind: round(spent / sent.wall_seconds, 2) for kind, spent in used.items()}
 
 
 @contextmanager
 def spent(opened: Store, **processes: list[Process]) -> Iterator[Spent]:
-    """Measure the processor time of processes of the server, and of the database, in a block."""
+    """Measure the processor time of server processes, and of the database, in a block."""
     pids = {kind: [process.pid for process in of_kind] for kind, of_kind in processes.items()}
     if opened.pid is not None:
         pids["database"] = [opened.pid]
@@ -73,13 +73,13 @@ def spent(opened: Store, **processes: list[Process]) -> Iterator[Spent]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process and of all that it started; 0 for one that is gone."""
+    """Return the processor time of a process and its children; 0 if it is gone."""
     folder = Path(f"/proc/{pid}")
     try:
-        # utime, stime, cutime, cstime are fields 14 to 17; the name in parentheses may hold blanks.
+        # utime, stime, cutime, cstime are fields 14 to 17; the name in parentheses may hold spaces.
         ticks = (folder / "stat").read_text().rpartition(")")[2].split()[11:15]
         children = [path.read_text().split() for path in folder.glob("task/*/children")]
-    except (FileNotFoundError, ProcessLookupError):  # a worker of the database that has just ended
+    except (FileNotFoundError, ProcessLookupError):  # a database worker that has just ended
         return 0.0
     started = sum(processor_seconds(int(child)) for each in children for child in each)
     return sum(map(int, ticks)) / TICKS + started

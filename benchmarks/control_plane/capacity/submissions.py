@@ -23,13 +23,13 @@ PER_SECOND, SECONDS = 200, 10
 CLIENTS = 20
 NODES, SLOTS = 20, 128
 SHARE = 0.95
-"""Of the rate, which must be reached: the last answers come after the time."""
+"""Required share of the rate: the last answers arrive after the time is over."""
 PLACED_SECONDS = 180
 NAME = "submitted-"
 
 
 def measure_submissions(run: Run) -> bool:
-    """Submit jobs while a scheduler places them, and print how long both take."""
+    """Submit jobs while a scheduler places them; print the times of both."""
     context = run.opened.context
     nodes = register_nodes(run.opened, "cpu", count=NODES, slots=SLOTS, gpus=0)
     count = PER_SECOND * SECONDS
@@ -74,7 +74,7 @@ def measure_submissions(run: Run) -> bool:
 
 
 def _wait_for_scheduler(run: Run, workers: ClaimingWorkers) -> None:
-    """Submit a first job and wait for its claim: then a scheduler leads."""
+    """Submit a first job and wait for its claim, which shows that a scheduler leads."""
     url, body = f"{run.apis[0].url}{API}/jobs", {"name": "first", "resources": {"device": "cpu"}}
     headers = {"authorization": f"Bearer {user_token(run.opened)}"}
     httpx.post(url, json=body, headers=headers, timeout=60).raise_for_status()
@@ -118,7 +118,7 @@ def _check_and_time(run: Run, count: int, workers: ClaimingWorkers) -> float:
         last = connection.scalar(select(func.max(attempts.c.created_at)))
     assert (len(placed), names) == (count, count), f"{len(placed)} jobs, {names} names are stored"
     assert set(placed) == {1}, f"attempts of a job: {sorted(set(placed))}"
-    claimed = len(workers.claims) - 1  # without that of the first job
+    claimed = len(workers.claims) - 1  # without the first job's
     assert claimed == count, f"{claimed} of {count} attempts are claimed"
     assert set(workers.claims.values()) == {1}
     assert first is not None

@@ -1,1 +1,1 @@
-"""What the storing of reports costs, how much a machine takes, and how that grows."""
+"""Costs of storing reports, the maximum rate of a machine, and the growth of both."""

@@ -1,7 +1,7 @@
 """Points per second through the report endpoint of a served API, on both databases.
 
-Each supervisor is a thread with a connection of its own that sends prepared reports one after the
-other, as a run does that catches up after an outage. A line holds ten values and a digest.
+Each supervisor is a thread with its own connection that sends prepared reports in sequence, like a
+run that catches up after an outage. A line holds ten values and a digest.
 
     python -m benchmarks.control_plane.ingest [--points 400000] [--values 1000] [--supervisors 2]
 """

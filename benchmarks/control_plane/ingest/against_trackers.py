@@ -1,11 +1,11 @@
-"""Processor time of a logged point: MLflow's server, Trackio's and this one in turn.
+"""Processor time of a logged point: MLflow's server, Trackio's and ours, alternating.
 
-Each server is one process with SQLite on a new folder. One client sends the same steps of ten
-values over HTTP, a number of values a request: by MLflow's `log-batch` (which takes at most 1,000),
-by Trackio's `bulk_log`, and by reports as a supervisor sends them. The figure is the processor time
-of all processes of the other server for a point, as a multiple of this one's, the median of the
-rounds; how many points are stored is read from each database. The other two are no packages of
-ours, so they come with a Python of their own; without it nothing is measured:
+Each server is one process with SQLite in a new folder. One client sends the same steps of ten
+values over HTTP, with a number of values per request: by MLflow's `log-batch` (at most 1,000), by
+Trackio's `bulk_log`, and by reports in a supervisor's format. The figure is the processor time per
+point of all processes of the other server, as a multiple of ours, as the median of the rounds. The
+number of stored points is read from each database. The other two are not packages of ours, so they
+need their own Python; without it nothing is measured:
 
     python -m venv trackers && trackers/bin/pip install mlflow==3.17.2 trackio==0.43.0
     python -m benchmarks.control_plane.ingest.against_trackers trackers/bin/python [--rounds 7]
@@ -50,20 +50,20 @@ TARGETS = {"mlflow": 20.0, "trackio": None}
 WRITE_TOKEN = "benchmark"
 TRACKIO = "import trackio; trackio.show(host='127.0.0.1', open_browser=False, block_thread=True)"
 SETTLE_SECONDS = 30.0
-"""Time in which a server stores what it has acknowledged."""
+"""Time limit for storing acknowledged points."""
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """A server that runs, and how points get to it."""
+    """A running server, and how to send points to it."""
 
     process: Process
     headers: Mapping[str, str]
     path: str
     bodies: Callable[[int, int], Sequence[bytes]]
-    """Returns the bodies of a number of requests, each of a number of steps."""
+    """Returns the bodies of a number of requests, each with a number of steps."""
     stored: Callable[[], int]
-    """Returns how many points are stored."""
+    """Returns the number of stored points."""
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def trainyard(_python: str) -> Iterator[Tracker]:
 
 @contextmanager
 def mlflow(python: str) -> Iterator[Tracker]:
-    """Serve MLflow's API by one worker process."""
+    """Serve MLflow's API with one worker process."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         database, port = Path(name) / "mlflow.db", any_free_port(HOST)
         own = ("--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", name)
@@ -124,7 +124,7 @@ def trackio(python: str) -> Iterator[Tracker]:
                 {"x-trackio-write-token": WRITE_TOKEN},
                 "/api/bulk_log",
                 lambda requests, steps: [_trackio_body(b) for b in _batches(requests, steps)],
-                # A row has the values of a step.
+                # A row has the values of one step.
                 lambda: SERIES * _count(Path(name) / "benchmark.db"),
             )
 
@@ -133,19 +133,19 @@ SERVERS = {"trainyard": trainyard, "mlflow": mlflow, "trackio": trackio}
 
 
 def cost(name: str, python: str, *, requests: int, values: int) -> float:
-    """Return the processor time of a server for a point, in microseconds.
+    """Return the processor time of a server per point, in microseconds.
 
     Args:
-        name: which server.
+        name: name of the server.
         python: interpreter of the other servers.
-        requests: how many are measured, after one that is not.
-        values: values of each, a multiple of `SERIES`.
+        requests: number of measured requests, after one that is not measured.
+        values: values per request, a multiple of `SERIES`.
     """
     with SERVERS[name](python) as tracker:
         headers = {**tracker.headers, "content-type": "application/json"}
         first, *bodies = tracker.bodies(requests + 1, values // SERIES)
         with httpx.Client(base_url=tracker.process.url, headers=headers, timeout=120) as client:
-            client.post(tracker.path, content=first).raise_for_status()  # what is made once
+            client.post(tracker.path, content=first).raise_for_status()  # one-time work
             _wait_for(tracker, values)
             before = processor_seconds(tracker.process.pid)
             for body in bodies:
@@ -156,7 +156,7 @@ def cost(name: str, python: str, *, requests: int, values: int) -> float:
 
 
 def measure(python: str, *, requests: int, values: int, rounds: int) -> bool:
-    """Measure each server in turn, and print the figures."""
+    """Measure the servers alternately, and print the figures."""
     costs: dict[str, list[float]] = {name: [] for name in SERVERS}
     for _ in range(rounds):
         for name, measured in costs.items():
@@ -239,7 +239,7 @@ def _running(
 
 
 def _versions(python: str) -> dict[str, str]:
-    """Return the version of each other server, as its Python knows it."""
+    """Return the version of each other server, from its Python."""
     program = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
     asked = (python, "-c", program, *TARGETS)
     found = subprocess.run(asked, check=True, capture_output=True, text=True)
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.python is None:
         print("not measured: no interpreter with mlflow and trackio was given", file=sys.stderr)
         return 0
-    python = str(Path(given.python).absolute())  # a link to another one has no packages
+    python = str(Path(given.python).absolute())  # a resolved link would lose the packages
     sizes = [
         measure(python, requests=given.requests, values=values, rounds=given.rounds)
         for values in given.values

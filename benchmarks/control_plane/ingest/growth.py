@@ -1,11 +1,11 @@
-"""What grows with what is stored: 100,000 jobs, 20,000,000 points and a log of 1 GiB, over HTTP.
+"""Growth with stored data: 100,000 jobs, 20,000,000 points and a log of 1 GiB, over HTTP.
 
 Each part has a new database and is sent in ten stages of the same size. A line has for each stage
 the resident memory of the API, the size of the database, the processor time of a request (of the
-API and of PostgreSQL), and the times of requests and of a view of what is stored: the newest page
-of jobs, a chart of a whole series, the last page of the log. The figures are the memory of the last
-stage over that of the second one, and the processor time of the last two stages over that of the
-first two. Nothing is deleted, so what does not depend on the number of rows stays at 1.
+API and of PostgreSQL), and the times of requests and of a view of the stored data: the newest page
+of jobs, a chart of a whole series, or the last page of the log. The figures are the memory of the
+last stage relative to the second one, and the processor time of the last two stages relative to the
+first two. Nothing is deleted, so a figure independent of the number of rows stays at 1.
 
     python -m benchmarks.control_plane.ingest.growth [--parts jobs points log] [--jobs 100000]
 """
@@ -42,9 +42,9 @@ from benchmarks.report import emit, percentile
 MEMORY_TARGET, PROCESSOR_TARGET = 1.2, 1.5
 CLIENTS = 4
 VALUES = 10_000
-"""Values of a report in the part of points."""
+"""Values per report in the part of points."""
 LINES = 13_000
-"""Lines of 80 bytes in a report of output: a MiB."""
+"""Lines of 80 bytes per report of output: a MiB."""
 VIEWS = 50
 """Requests of a view after each stage."""
 LONGEST_STAGE = 3600.0
@@ -52,11 +52,11 @@ LONGEST_STAGE = 3600.0
 
 @dataclass(frozen=True)
 class Part:
-    """What is stored, and how it is looked at."""
+    """What is stored, and the view of it."""
 
     name: str
     count: int
-    """Of its unit, in all stages."""
+    """Number of its units, in all stages."""
     unit: str
     stages: Iterator[list[Lane]]
     view: str
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage took."""
+    """Measurements of one stage."""
 
     memory_mib: float
     database_mib: float
@@ -78,7 +78,7 @@ class Stage:
 
 
 def jobs(run: Run, given: argparse.Namespace) -> Part:
-    """Submit jobs, which wait: there is no scheduler."""
+    """Submit jobs that stay queued: there is no scheduler."""
     token, each = user_token(run.opened), given.jobs // given.stages // CLIENTS
 
     def stages() -> Iterator[list[Lane]]:
@@ -100,7 +100,7 @@ def jobs(run: Run, given: argparse.Namespace) -> Part:
 
 
 def points(run: Run, given: argparse.Namespace) -> Part:
-    """Report metrics of a few attempts, as runs do that catch up."""
+    """Report metrics of a few attempts, like runs that catch up."""
     each = max(given.points // given.stages // CLIENTS // VALUES, 1)
     count = given.stages * CLIENTS * each * VALUES
     first, lanes = _reports(run, given, each, clients=CLIENTS, steps=VALUES // SERIES)
@@ -131,7 +131,7 @@ def _reports(
     steps: int = 0,
     log_lines: int = 0,
 ) -> tuple[str, Iterator[list[Lane]]]:
-    """Return the id of the first of some jobs, and the reports of all in each stage."""
+    """Return the id of the first of some jobs, and all jobs' reports in each stage."""
     context = run.opened.context
     runnings = [add_running(context, f"running-{client}") for client in range(clients)]
     makers = [ReportMaker(running, seed=seed) for seed, running in enumerate(runnings)]
@@ -152,9 +152,9 @@ def _reports(
 
 
 def measure(kind: str, given: argparse.Namespace) -> bool:
-    """Measure each part on a database of its own."""
+    """Measure each part on its own database."""
     passed = True
-    quota = str(max(given.log_mib, 1) * 2 * 1024 * 1024)  # of which nothing is dropped
+    quota = str(max(given.log_mib, 1) * 2 * 1024 * 1024)  # nothing is dropped within it
     for name in given.parts:
         with store(kind) as opened, served(opened, LOG_QUOTA_BYTES=quota) as api:
             run = Run(opened, [api], 0.0, 1)
@@ -194,7 +194,7 @@ def _print(run: Run, part: Part) -> bool:
 
 
 def _stage(run: Run, part: Part, lanes: Sequence[Lane]) -> Stage:
-    """Send a stage, then look at what is stored."""
+    """Send a stage, then request its view."""
     with spent(run.opened, api=run.apis) as used:
         sent = send_here(lanes, for_seconds=LONGEST_STAGE)
     assert not sent.refused["request"], f"the server refused requests: {sent.refused['request']}"

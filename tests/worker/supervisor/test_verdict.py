@@ -95,7 +95,7 @@ def test_an_abort_with_a_flight_record_is_a_hang() -> None:
 def test_an_end_that_was_not_seen_is_named() -> None:
     failure = verdict(ranks=(end(0),)).failure
     assert failure is not None
-    assert "no process saw" in failure.message
+    assert "its exit was not observed" in failure.message
 
 
 IMPORTED = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n"

@@ -1,1 +1,1 @@
-"""The checks themselves, one stage or a part of one a module."""
+"""The checks, with one stage or a part of one per module."""

@@ -1,4 +1,4 @@
-"""The curve of losses: against a CPU's, twice from one seed, and without waiting for the device."""
+"""The loss curve: against a CPU's, twice from one seed, and without waiting for the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.loop.build import compute_deterministically
 BOUNDS = {"float32": 1e-4, "bfloat16": 1e-2}
 """Largest relative difference of a loss from the CPU's over 30 steps, by `training.param_dtype`."""
 TWICE = {"cpu": 0.0, "cuda": 1e-3}
-"""The same of two runs from one seed; kernels of CUDA add up in no fixed order."""
+"""The same for two runs from one seed; CUDA kernels add in no fixed order."""
 LOG_EVERY = 4
 SYNCHRONIZING = "synchronizing CUDA operation"
 READS = {"item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__"}
@@ -34,7 +34,7 @@ READS = {"item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "
 def as_on_a_cpu(here: Here, dtype: str) -> list[Figure]:
     """Compare the whole trainer's losses on the device with float32 on the CPU.
 
-    On a CPU under test two ranks take the device's place: one would be its own reference.
+    On a CPU under test two ranks replace the device: one rank would be its own reference.
     """
     reference = Job.small(here.scratch / "reference", "cpu").run()
     changed = {"training": {"param_dtype": dtype}}
@@ -90,10 +90,10 @@ def deterministic_twice(here: Here) -> list[Figure]:
 
 
 def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Figure]:
-    """Train in this process, and count what waits for the device in steps that log nothing.
+    """Train in this process, and count waits for the device in steps that log nothing.
 
-    On CUDA torch itself reports what waits; on a CPU, which nothing waits for, what reads a number
-    of a tensor that would lie on the device.
+    On CUDA torch itself reports the waits. On a CPU, for which no code waits, this counts reads of
+    numbers from tensors that would be on the device.
     """
     spec: dict[str, dict[str, Any]] = {
         "training": {"steps": 12, "log_every_steps": LOG_EVERY},
@@ -105,13 +105,13 @@ def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Fi
     waits = _Waits(here.device)
     with waits:
         attempt.train_here(waits.after_step)
-    # The line of a step is written between the call for it and that for the step after it.
+    # A step's line is written between its own call and the next step's.
     logged = {step + 1 for step in (1, 4, 8)}
     unlogged = [step for step in range(2, 13) if step not in logged]
     found = {step: waits.by_step[step] for step in unlogged if waits.by_step[step]}
     return [
         at_most("waits_in_unlogged_steps", sum(map(len, found.values())), 0),
-        # A count that finds nothing anywhere would prove nothing.
+        # A counter that never finds anything would prove nothing.
         equal("logged_steps_wait", all(waits.by_step[step] for step in logged), expected=True),
         reported("where", "; ".join(_frequent(found))),
     ]
@@ -123,7 +123,7 @@ def _frequent(found: dict[int, list[str]]) -> list[str]:
 
 
 class _Waits(TorchFunctionMode):
-    """Notes what waits for the device, by the step at whose end it was noticed."""
+    """Records waits for the device, by the step that ended when they were noticed."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class _Waits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def after_step(self, step: int) -> None:
-        """Close the list of what was noticed since the step before."""
+        """Close the list of waits since the previous step."""
         self.by_step[step] = list(self._found)
         self._found.clear()
 

@@ -32,33 +32,33 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 LOSS = 3e-3
-"""Largest relative difference of a loss in bfloat16 from that in float32, over six steps."""
+"""Largest relative difference of a bfloat16 loss from the float32 loss, over six steps."""
 GRAD_NORM = 3e-2
 INPUT_MATTERS = 1e-6
-"""Least relative difference that masks or dropout make to a loss: both reach the model."""
+"""Minimum relative effect of masks or dropout on a loss, which shows that both reach the model."""
 LEARNED = 0.95
-"""Share of the first loss that the last one must not exceed."""
+"""Maximum of the last loss as a share of the first."""
 LESS_MEMORY = 0.8
-"""Share of the memory above the weights and states that recomputation must not exceed."""
+"""Maximum memory above weights and states with recomputation, as a share of that without."""
 
 
 @dataclass(frozen=True)
 class _Run(Curve):
     programs: int
-    """Programs that the first step had compiled."""
+    """Programs compiled in the first step."""
     later: int
-    """Programs that a later step had compiled."""
+    """Programs compiled in later steps."""
     breaks: int
-    """Breaks of graphs."""
+    """Graph breaks."""
     bytes: int
-    """Largest memory of a step beyond what lies there between steps; 0 on a CPU."""
+    """Peak memory of a step beyond that between steps; 0 on a CPU."""
 
 
 def runs_as_the_reference(here: Here, *, compiled: bool, mode: str) -> list[Figure]:
     """Train on each kind of input, and compare losses, norms, programs and memory.
 
-    All blocks are served by one program, made in the first step. Recomputation takes less memory
-    than none.
+    One program, compiled in the first step, serves all blocks. Recomputation takes less memory than
+    none.
     """
     figures = []
     with alone(here.device) as device:
@@ -76,7 +76,7 @@ def runs_as_the_reference(here: Here, *, compiled: bool, mode: str) -> list[Figu
                 figures.append(at_least(f"{name}_off_plain", matters, INPUT_MATTERS))
             if compiled:
                 figures.append(equal(f"{name}_programs", run.programs, 1))
-            else:  # flex attention is compiled by itself
+            else:  # flex attention is compiled separately
                 figures.append(at_most(f"{name}_programs", run.programs, 1))
             if here.device == "cuda" and mode != "none":
                 whole = _run(_spec(here.device, inputs, compiled=compiled, mode="none"), device)

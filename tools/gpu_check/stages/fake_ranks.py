@@ -1,4 +1,4 @@
-"""One rank of many, alone on the device: real kernels, and a process group that sends nothing."""
+"""One rank of many, alone on the device: real kernels, but a process group that sends nothing."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ LAYOUTS = {
     512: Layout(dp_replicate=4, dp_shard=64, tp=2),
 }
 PEAK = 0.15
-"""Tolerance of the peak against the count of tensors, which omits workspaces and rounding."""
+"""Tolerance of the peak compared with the count of tensors, without workspaces and rounding."""
 TIMED_STEPS = 5
 
 
 def one_of_many(here: Here, ranks: int) -> list[Figure]:
-    """Train as rank 0 of a layout; compare what it sends and holds with what is counted for it.
+    """Train as rank 0 of a layout; compare its traffic and memory with the counted ones.
 
-    The count is made on fake tensors. Numbers are meaningless here: what other ranks would send
-    is missing.
+    The count uses fake tensors. Computed numbers are meaningless here, because the data of other
+    ranks are missing.
     """
     layout = LAYOUTS[ranks]
     spec = _spec(here, layout)
@@ -70,7 +70,7 @@ def one_of_many(here: Here, ranks: int) -> list[Figure]:
 
 def _spec(here: Here, layout: Layout) -> JobSpec:
     on_cuda = here.device == "cuda"
-    # Eight blocks of 32, each as large: counting takes half a minute instead of two.
+    # Eight equal blocks instead of 32: counting takes half a minute instead of two.
     model: dict[str, Any] = {"size": "8B", "n_layers": 8} if on_cuda else {"size": "debug"}
     return parse_job_spec(
         {
@@ -94,7 +94,7 @@ def _spec(here: Here, layout: Layout) -> JobSpec:
 
 
 def _peak(assembly: Assembly, step: Callable[[], None], device: torch.device) -> int:
-    """Return the most bytes that a step held: the allocator's on CUDA, those of tensors else."""
+    """Return the peak bytes of a step: the allocator's on CUDA, otherwise those of tensors."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         step()

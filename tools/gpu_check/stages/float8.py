@@ -1,4 +1,4 @@
-"""Quantized products: each recipe learns as float32 does, or a GPU without them is refused."""
+"""Quantized products: each recipe learns like float32, or an unsupported GPU is refused."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trainyard.training.known_devices import LEAST_CAPABILITY
 
 STEPS = 8
 OF_EMULATED = 2.0
-"""How much further from float32 a loss may be than with the same recipe emulated on a CPU: kernels
-add products in another order, and rounding to few bits makes more of that from step to step."""
+"""Limit of a loss' distance from float32, relative to the same recipe emulated on a CPU: kernels
+add products in another order, and rounding to few bits amplifies that from step to step."""
 
 
 def learns_as_float32(here: Here, recipe: str) -> list[Figure]:
@@ -64,7 +64,7 @@ def _able(recipe: str) -> bool:
 
 
 def _refused(spec: JobSpec, device: torch.device) -> list[Figure]:
-    """Expect an error that names the field: this GPU does not multiply such numbers."""
+    """Expect an error that names the field: this GPU cannot multiply such numbers."""
     try:
         curve(spec, device, 1)
     except LaunchError as error:

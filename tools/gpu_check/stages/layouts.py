@@ -60,7 +60,7 @@ def trains_as_one_rank(here: Here, name: str) -> list[Figure]:
 
 
 def _spec(device: DeviceKind, layout: Layout, **axes: Any) -> JobSpec:
-    # A sequence a micro-batch: every rank of four has some, and one rank has several.
+    # One sequence per micro-batch: each of four ranks has some, and one rank has several.
     spec = job(device, model=DROPOUT, parallelism=axes, training={"micro_batch_size": 1})
     return spec.on_layout(layout)
 
@@ -70,7 +70,7 @@ def _read(folder: Path, rank: int) -> Curve:
 
 
 def _train(name: str, kind: DeviceKind, folder: Path) -> None:
-    """Be one rank of a layout, and leave its curve in a file."""
+    """Run one rank of a layout, and write its curve to a file."""
     die_with_parent()
     layout, axes = LAYOUTS[name]
     device = device_of(kind)  # all ranks share it

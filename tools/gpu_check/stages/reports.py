@@ -1,4 +1,4 @@
-"""Reports of an attempt: memory that ran out, a memory snapshot, a profile of some steps."""
+"""Reports of an attempt: an out-of-memory error, a memory snapshot, a profile of some steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 12
 RECORDED = 3
 REQUEST = "1"
 BLOCK = {"cuda": 1 << 30, "cpu": 1 << 55}
-"""Bytes that are allocated at a time until there are no more; a CPU refuses the first."""
+"""Bytes per allocation until memory runs out; a CPU refuses the first."""
 FRACTION = 0.1
 """Share of the GPU's memory that the process may take."""
 
@@ -46,7 +46,7 @@ def out_of_memory_is_explained(here: Here) -> list[Figure]:
     held = use.weights_bytes + use.optimizer_bytes + use.gradients_bytes
     figures = [
         equal("reason", found.reason.value, "out_of_memory"),
-        # Two moments of each weight, in the same type, and a counter of four bytes a tensor.
+        # Two moments of each weight, in the same type, and a counter of four bytes per tensor.
         at_most("moments_of_weights_off_2", abs(use.optimizer_bytes / use.weights_bytes - 2), 0.01),
         at_least("weights_bytes", use.weights_bytes, 100_000),
         at_most("parts_of_allocated", held / use.allocated_bytes, 1.0),
@@ -77,7 +77,7 @@ def memory_snapshot_on_request(here: Here) -> list[Figure]:
     return [
         equal("answered", answer.ok, expected=True),
         equal("files", len(files), 1),
-        # What the history calls an allocation, and the end of one.
+        # The history's words for an allocation and its end.
         equal("has_history", words >= {"alloc", "free_completed"}, expected=True),
         at_least("entries", dictionaries, 100),
     ]
@@ -103,7 +103,7 @@ def profile_on_request(here: Here) -> list[Figure]:
 
 
 def _asked(here: Here, kind: RequestKind) -> tuple[Attempt, RequestAnswer]:
-    """Train with a request that is there after the third step; return what became of it."""
+    """Train with a request made after the third step; return its answer."""
     attempt = _small(here).prepare()
 
     def request(step: int) -> None:
@@ -122,9 +122,9 @@ def _small(here: Here) -> Job:
 
 
 def _snapshot(path: Path) -> tuple[int, set[str]]:
-    """Return what a snapshot of the allocator holds, without loading its pickle.
+    """Return the content of an allocator snapshot without loading its pickle.
 
-    The number of dictionaries (each segment, block, frame and event is one), and all texts.
+    That is the number of dictionaries (each segment, block, frame and event is one), and all texts.
     """
     dictionaries, words = 0, set[str]()
     for opcode, argument, _ in pickletools.genops(path.read_bytes()):

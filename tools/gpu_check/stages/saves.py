@@ -1,4 +1,4 @@
-"""A save in each mode: the attempt is killed after it, and another one resumes from it on a CPU."""
+"""A save in each mode: the attempt is killed after it, and another resumes from it on a CPU."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tools.gpu_check.launch import Attempt, Job, run_until
 
 INTERVAL = 10
 AFTER = 10
-"""Steps that the second attempt trains."""
+"""Training steps of the second attempt."""
 FIRST_LOSS, LOSSES = 1e-4, 1e-3
-"""Largest relative difference of the first loss after the resume, and of any, from the CPU's."""
+"""Largest relative differences from the CPU: of the first loss after the resume, and of any."""
 
 
 def killed_and_resumed_on_a_cpu(here: Here, mode: str) -> list[Figure]:
     """Kill an attempt on the device right after a commit, resume it on the CPU, compare losses.
 
-    The steps before the commit were computed on the device, those after it on the CPU; the
-    reference is one run on the CPU.
+    The device computed the steps before the commit, the CPU those after it; the reference is one
+    run on the CPU.
     """
     until = INTERVAL + AFTER
     endless: dict[str, dict[str, Any]] = {

@@ -24,11 +24,11 @@ BF16 = {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"}
 STATES = {"optimizer": {"state_dtype": "bfloat16"}}
 STEPS = {"cpu": 3, "cuda": 12}
 MFU = 0.45
-"""Least share of the bfloat16 peak of a compiled step."""
+"""Minimum share of the bfloat16 peak in a compiled step."""
 PLANNER = 0.10
-"""How far the planner may be off the peak that training reserved."""
+"""Tolerance of the planner's prediction of the peak reserved by training."""
 COMPILED_GAIN = 1.05
-"""Least tokens/s of a compiled step, as a multiple of those of an eager one."""
+"""Minimum tokens/s of a compiled step, as a multiple of an eager step's."""
 
 
 def step(here: Here, size: str, way: str) -> list[Figure]:
@@ -55,7 +55,7 @@ def step(here: Here, size: str, way: str) -> list[Figure]:
 
 
 def gains(here: Here, size: str) -> list[Figure]:
-    """Compare the ways that have been timed, by their lines."""
+    """Compare the measured ways by their lines."""
     rates = {
         line["check"]: line["figures"]["tokens_per_second"]
         for line in current_lines(here.lines)
@@ -67,13 +67,13 @@ def gains(here: Here, size: str) -> list[Figure]:
     eager, compiled, float8 = (rates[way] for way in ways)
     return [
         at_least("compiled_of_eager", compiled / eager, COMPILED_GAIN),
-        # Smaller products gain less than what scaling them costs.
+        # Smaller products gain less than their scaling costs.
         at_least("float8_of_compiled", float8 / compiled, FLOAT8_GAIN if size == "8B" else 1.0),
     ]
 
 
 def on_cuda(size: str, way: str) -> Case:
-    """Return the case of a size and a way, as it runs on a GPU."""
+    """Return the case of a size and a way on a GPU."""
     sections = _sections(way)
     if size == "8B":
         kept = recompute("full") if way == "eager" else MAX_KEPT
@@ -84,7 +84,7 @@ def on_cuda(size: str, way: str) -> Case:
 
 
 def _on_cpu(size: str, way: str) -> Case:
-    """Return the same at the size of torchtitan's debug model, or a smaller one."""
+    """Return the same case at the size of torchtitan's debug model, or smaller."""
     sections = _sections(way)
     if way == "compiled":
         sections = {"compile": compile_section("cpu")}

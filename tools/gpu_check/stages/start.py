@@ -1,4 +1,4 @@
-"""What everything else rests on: packages, the device, NCCL, torchrun, and tests that need CUDA."""
+"""The basis of all else: packages, the device, NCCL, torchrun, and tests that need CUDA."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MODULES = (
     "torchao.float8",
 )
 CUDA_TESTS = 7
-"""Tests that need CUDA, at least."""
+"""Minimum number of tests that need CUDA."""
 CUDA_MARK = re.compile(r"^@pytest\.mark\.cuda$", re.MULTILINE)
 ELEMENTS = 1 << 20
 
 
 def imports(here: Here) -> list[Figure]:
-    """Import what training imports, and find the device usable by this build of torch."""
+    """Import training's packages, and check that this build of torch can use the device."""
     for module in MODULES:
         importlib.import_module(module)
     ones = torch.ones(256, 256, device=here.device)
@@ -58,7 +58,7 @@ def imports(here: Here) -> list[Figure]:
 
 
 def nccl_collectives(here: Here) -> list[Figure]:
-    """Run each collective that training uses on a group of one rank over NCCL."""
+    """Run each of training's collectives on a group of one rank over NCCL."""
     with alone(here.device) as device:
         figures = [reported("nccl", ".".join(map(str, torch.cuda.nccl.version())))]
         for dtype in (torch.float32, torch.bfloat16, torch.int64):
@@ -71,7 +71,7 @@ def nccl_collectives(here: Here) -> list[Figure]:
 
 
 def _of_one_rank(given: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return what each collective gives; among one rank, that is what it was given."""
+    """Return the result of each collective; with one rank it equals the input."""
     names = ("all_gather", "reduce_scatter", "all_to_all")
     found = {name: torch.full_like(given, 99) for name in names}
     dist.all_gather_into_tensor(found["all_gather"], given)
@@ -83,7 +83,7 @@ def _of_one_rank(given: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def one_rank_under_torchrun(here: Here) -> list[Figure]:
-    """Train by the trainer's own command line, and read what it wrote."""
+    """Train with the trainer's own command line, and read its records."""
     attempt = Job.small(here.scratch, here.device).run()
     provenance, outcome = attempt.document("provenance.json"), attempt.document("outcome.json")
     losses = attempt.values("train/loss")
@@ -100,10 +100,10 @@ def one_rank_under_torchrun(here: Here) -> list[Figure]:
 
 
 def tests_that_need_cuda(here: Here) -> list[Figure]:
-    """Run the tests that are skipped without a GPU, in the repository's own pytest."""
+    """Run the tests that are skipped without a GPU, with the repository's pytest."""
     report = here.scratch / "report.xml"
     settings = here.scratch / "pytest.ini"
-    # Not the project's own settings: options of plugins that are missing here would be refused.
+    # Not the project's own settings: they have options of plugins that are missing here.
     settings.write_text(
         f"[pytest]\npythonpath = {ROOT}\nmarkers =\n    cuda: needs a GPU\n    slow: takes long\n",
         encoding="utf-8",
@@ -124,5 +124,5 @@ def tests_that_need_cuda(here: Here) -> list[Figure]:
 
 
 def files_with_cuda_tests(folder: Path) -> list[Path]:
-    """Return the test files that hold a test that is marked as one for CUDA."""
+    """Return the test files with tests marked for CUDA."""
     return sorted(p for p in folder.rglob("test_*.py") if CUDA_MARK.search(p.read_text("utf-8")))

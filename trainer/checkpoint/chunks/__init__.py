@@ -1,1 +1,1 @@
-"""Chunks of a checkpoint: how tensors are divided, who writes each chunk, and where it lies."""
+"""Chunks of a checkpoint: how tensors are divided, who writes each chunk, and its place."""

@@ -20,9 +20,9 @@ from trainer.checkpoint.chunks.divided_tensor import DTYPES, DividedTensor
 from trainer.checkpoint.chunks.index_file import ChunkIndex, StoredChunk
 
 WRITTEN_CHUNKS = 2**15
-"""Most chunks of a checkpoint that is saved with its `.metadata`, which then has about 4 MiB.
+"""Limit of chunks for a checkpoint saved with its `.metadata`, which then has about 4 MiB.
 
-It takes 140 bytes and some 20 microseconds of one process for each chunk."""
+Each chunk takes 140 bytes, and some 20 microseconds of one process."""
 
 
 def chunk_count(index: ChunkIndex) -> int:

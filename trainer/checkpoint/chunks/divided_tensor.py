@@ -29,7 +29,7 @@ Digit = tuple[int, int]
 
 
 def itemsize(dtype: str) -> int:
-    """Return the bytes of a number of a type, such as 4 of `float32`."""
+    """Return the bytes of one number of a type, such as 4 for `float32`."""
     return DTYPES[dtype].itemsize
 
 
@@ -50,7 +50,7 @@ class Division(NamedTuple):
 
 
 class TensorChunk(NamedTuple):
-    """A box of a tensor that one file holds."""
+    """A box of a tensor, stored in one file."""
 
     name: str
     """Name of the tensor."""
@@ -69,7 +69,7 @@ class TensorChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorKind:
-    """Type and shape, which must be equal for one tensor to be read into another."""
+    """Type and shape; both must match to read one tensor into another."""
 
     dtype: str
     shape: Sizes
@@ -85,22 +85,22 @@ class DividedKind:
     dtype: str
     shape: Sizes
     divisions: tuple[Division, ...]
-    """In the order in which they are applied, each to the parts of those before it."""
+    """Divisions in the order of application, each to the parts of the former ones."""
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape} divided by {list(map(tuple, self.divisions))}"
 
     @property
     def digits(self) -> tuple[Digit, ...]:
-        """The digits that select a chunk, sorted; ranks that differ in others hold the same."""
+        """The digits that select a chunk, sorted; ranks that agree in them hold the same chunk."""
         return tuple(sorted(division.digit for division in self.divisions))
 
     def box_of(self, rank: int) -> tuple[Sizes, Sizes]:
-        """Return offsets and sizes of the chunk that a rank holds."""
+        """Return offsets and sizes of a rank's chunk."""
         return self.box_at({(p, s): rank // s % p for _, p, s in self.divisions})
 
     def box_at(self, parts: dict[Digit, int]) -> tuple[Sizes, Sizes]:
-        """Return offsets and sizes of the chunk that digits select."""
+        """Return offsets and sizes of the chunk selected by digits."""
         offsets, sizes = [0] * len(self.shape), list(self.shape)
         for division in self.divisions:
             dim = division.dim
@@ -109,7 +109,7 @@ class DividedKind:
         return tuple(offsets), tuple(sizes)
 
     def overlapping(self, offsets: Sizes, sizes: Sizes) -> Iterator[dict[Digit, int]]:
-        """Yield the digits of each chunk that has numbers in common with a box."""
+        """Yield the digits of each chunk that overlaps a box."""
         found = []
         for dim, (low, size) in enumerate(zip(offsets, sizes, strict=True)):
             own = tuple(d for d in self.divisions if d.dim == dim)
@@ -124,10 +124,10 @@ class DividedKind:
             yield {digit: part for one in digits for digit, part in one}
 
     def box_sizes(self) -> set[Sizes]:
-        """Return the sizes of all chunks that are not empty, each once."""
+        """Return the sizes of all non-empty chunks, each once."""
         lengths = [{size} - {0} for size in self.shape]
         for dim, parts, _ in self.divisions:
-            # Not by listing the parts: an index that is not trusted may name a million.
+            # Not by listing the parts: an untrusted index may name a million.
             longest = {size: -(-size // parts) for size in lengths[dim]}
             lengths[dim] = {n for size in longest for n in (longest[size], size % longest[size])}
             lengths[dim] -= {0}
@@ -135,7 +135,7 @@ class DividedKind:
 
 
 def _part(size: int, parts: int, number: int) -> tuple[int, int]:
-    """Return start and length of a part of `size` indices."""
+    """Return start and length of one part of `size` indices."""
     longest = -(-size // parts)
     start = min(number * longest, size)
     return start, min(longest, size - start)
@@ -145,9 +145,9 @@ def _part(size: int, parts: int, number: int) -> tuple[int, int]:
 def _parts_of(
     size: int, divisions: tuple[Division, ...]
 ) -> list[tuple[int, int, tuple[tuple[Digit, int], ...]]]:
-    """Return start, length and digits of all parts of one dimension, in the order of its indices.
+    """Return start, length and digits of all parts of one dimension, by ascending index.
 
-    They cover the dimension once: each division cuts every part into parts that do.
+    They cover the dimension once, because each division cuts every part completely.
     """
     found: list[tuple[int, int, tuple[tuple[Digit, int], ...]]] = [(0, size, ())]
     for division in divisions:
@@ -169,15 +169,15 @@ class DividedTensor:
 
 
 def divided(tensors: Mapping[str, Tensor], *, rank: int) -> tuple[DividedTensor, ...]:
-    """Return how the tensors of a rank are divided, sorted by name.
+    """Return the divisions of a rank's tensors, sorted by name.
 
-    The result is the same on all ranks that hold the same tensors.
+    The result is the same on all ranks with the same tensors.
 
     Raises:
-        CheckpointError: a tensor is divided in a way that rank numbers do not determine.
+        CheckpointError: rank numbers do not determine how a tensor is divided.
     """
     found: list[DividedTensor] = []
-    known: dict[object, DividedKind] = {}  # weights and moments of all layers are divided alike
+    known: dict[object, DividedKind] = {}  # all layers' weights and moments are divided alike
     for name, tensor in sorted(tensors.items()):
         where = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else ()
         local = _local_shape(tensor)
@@ -213,7 +213,7 @@ def _divisions(name: str, mesh: DeviceMesh, placements: Sequence[Placement]) -> 
     for placement, parts, stride in zip(placements, mesh.shape, strides, strict=True):
         if isinstance(placement, Shard | _StridedShard):
             if parts > 1:
-                # A strided shard cuts the parts that later axes of the mesh make: it comes last.
+                # A strided shard cuts the parts made by later axes of the mesh: it comes last.
                 late = isinstance(placement, _StridedShard)
                 (strided if late else plain).append(Division(placement.dim, parts, stride))
         elif not isinstance(placement, Replicate):

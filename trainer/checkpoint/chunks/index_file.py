@@ -1,7 +1,7 @@
-"""`index.json`: the divisions and writers from which each chunk's place in its file follows.
+"""`index.json`: the divisions and writers that determine each chunk's place in its file.
 
-Its size follows from the number of tensors, not from that of ranks or chunks, and its content is
-the same for all saves of an attempt.
+Its size depends on the number of tensors, not of ranks or chunks, and its content is the same for
+all saves of an attempt.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoredChunk(NamedTuple):
     offset: int
     """First byte in it."""
     length: int
-    """Bytes, those of `torch.save`'s format included."""
+    """Bytes, including those of `torch.save`'s format."""
     offsets: Sizes
     """First index in each dimension of the tensor."""
     sizes: Sizes
@@ -53,7 +53,7 @@ class _Kind(RecordModel):
     dtype: str
     shape: tuple[Count, ...]
     divisions: tuple[tuple[Count, Number, Number], ...] = ()
-    """Dimension, parts and stride of each."""
+    """Dimension, parts and stride of each division."""
     overheads: tuple[tuple[tuple[Count, ...], Annotated[int, Field(ge=0, lt=2**20)]], ...]
     """Sizes of each kind of chunk, and the bytes of `torch.save`'s format around its numbers."""
 
@@ -68,17 +68,17 @@ class _Record(RecordModel):
 
 
 class ChunkIndex:
-    """Where each chunk of a checkpoint is stored."""
+    """The place of each chunk of a checkpoint."""
 
     def __init__(
         self, ownership: Ownership, overheads: Mapping[tuple[str, Sizes], int] | None = None
     ) -> None:
-        """Compute nothing yet.
+        """Describe the index; nothing is computed.
 
         Args:
             ownership: who writes each chunk.
-            overheads: bytes around the numbers of a chunk, by type and sizes; those of this
-                version of torch when absent.
+            overheads: bytes around the numbers of a chunk, by type and sizes; by default those of
+                this version of torch.
         """
         self.ownership = ownership
         self._overheads = overheads
@@ -92,9 +92,9 @@ class ChunkIndex:
         return len(frame.head) + len(frame.tail)
 
     def overlapping(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterator[StoredChunk]:
-        """Yield the stored chunks that have numbers in common with a box of a tensor."""
+        """Yield the stored chunks that overlap a box of a tensor."""
         tensor = self.ownership.tensors[name]
-        # Weights and moments of all layers are divided alike: few of them differ.
+        # All layers' weights and moments are divided alike, so that few keys differ.
         key = (tensor.kind, offsets, sizes)
         if key not in self._overlaps:
             self._overlaps[key] = list(tensor.kind.overlapping(offsets, sizes))
@@ -105,7 +105,7 @@ class ChunkIndex:
             )
 
     def file_size(self, rank: int) -> int:
-        """Return the bytes of a rank's file; 0 for a rank that writes none."""
+        """Return the size of a rank's file in bytes; 0 if the rank writes none."""
         return self.ownership.file_size(rank, self.overhead)
 
     def to_bytes(self) -> bytes:
@@ -144,12 +144,12 @@ class ChunkIndex:
 
 
 def parse_index(content: bytes, layout: Layout) -> ChunkIndex:
-    """Return the index in these bytes, of a checkpoint that a layout wrote.
+    """Parse the index of a checkpoint written by a layout.
 
     Nothing in it is trusted: each number is checked against its limits.
 
     Raises:
-        ValueError: it is no index of that layout; the message names the fault.
+        ValueError: it is not an index of that layout; the message names the fault.
     """
     try:
         record = _Record.model_validate_json(content)
@@ -185,10 +185,10 @@ def _tensors(stage: Sequence[tuple[str, int]], kinds: Sequence[DividedKind]) -> 
 
 
 def _checked(record: _Kind, stage_size: int) -> DividedKind:
-    """Return a kind whose chunks cover its shape, each held by a rank of the stage.
+    """Return a kind if its chunks cover its shape and belong to ranks of the stage.
 
     Raises:
-        ValueError: a type, dimension or division is none.
+        ValueError: a type, dimension or division is invalid.
     """
     if record.dtype not in DTYPES:
         raise ValueError(f"kinds: {record.dtype!r} is no type of numbers")
@@ -196,7 +196,7 @@ def _checked(record: _Kind, stage_size: int) -> DividedKind:
     if any(division.dim >= len(record.shape) for division in divisions):
         raise ValueError(f"kinds: a division of a dimension that {record.shape} lacks")
     kind = DividedKind(record.dtype, record.shape, divisions)
-    # Digits that are independent: each combination is that of a rank of the stage.
+    # The digits are independent: each combination belongs to a rank of the stage.
     digits = sorted(kind.digits, key=lambda digit: digit[1])
     widths = [1, *(parts * stride for parts, stride in digits)]
     strides = [*(stride for _, stride in digits), stage_size]

@@ -1,7 +1,7 @@
 """Which rank writes which chunk, and where in its file: a function of the divisions alone.
 
-Every rank computes its own part of the answer, without a list of all ranks. Files that are written
-stay readable only as long as this function gives the same answer: a change of its rule needs a new
+Every rank computes its own part of the answer, without a list of all ranks. Existing files stay
+readable only as long as this function gives the same answer: a change of its rule needs a new
 `INDEX_VERSION` (`index_file`), and the old rule stays for old files.
 """
 
@@ -27,16 +27,16 @@ from trainer.checkpoint.chunks.divided_tensor import (
 )
 
 ALIGNED = 64
-"""Each chunk begins at a multiple of these bytes, a cache line.
+"""Each chunk starts at a multiple of these bytes, a cache line.
 
-`torch.save` aligns the numbers to it within a chunk. Between equally aligned memory and file the
+`torch.save` aligns the numbers within a chunk to it. With memory and file aligned equally, the
 system copies a fifth faster (reading, on an EPYC)."""
 
 WEIGHT = 1536
-"""Bytes that a chunk counts for in addition to its numbers, where writers get even loads."""
+"""Bytes added to the numbers of each chunk when loads are balanced over the writers."""
 
 SMALLEST_BLOCK = 32
-"""Fewest ranks that share out chunks which no writer holds: over fewer, uneven chunks add up."""
+"""Minimum of ranks that share out chunks held by no writer: over fewer, uneven chunks add up."""
 
 Overhead = Callable[[str, Sizes], int]
 """Bytes around the numbers of a chunk, by its type and sizes."""
@@ -44,14 +44,14 @@ Overhead = Callable[[str, Sizes], int]
 
 @dataclass(frozen=True)
 class WriteShare:
-    """What a rank writes and sends. Both ranks of a transfer have it at the same place in order."""
+    """The chunks that a rank writes and sends, in the same order on both ranks of a transfer."""
 
     own: tuple[TensorChunk, ...] = ()
     """Chunks that this rank holds and writes, first in its file."""
     received: tuple[tuple[TensorChunk, int], ...] = ()
-    """Chunks that this rank writes after these, and the rank that holds and sends each."""
+    """Chunks of other ranks that it writes next, each with the rank that holds and sends it."""
     sends: tuple[tuple[TensorChunk, int], ...] = ()
-    """Chunks that this rank holds and another one writes, and that rank."""
+    """Chunks of this rank that another one writes, each with that rank."""
 
     @property
     def written(self) -> list[TensorChunk]:
@@ -60,22 +60,22 @@ class WriteShare:
 
 
 class ChunkPlace(NamedTuple):
-    """Where a chunk is stored."""
+    """The place of a stored chunk."""
 
     writer: int
     """Rank in the name of the file."""
     offset: int
     """First byte."""
     length: int
-    """Bytes, those around the numbers included."""
+    """Bytes, including those around the numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Choice:
-    """Which of the ranks that hold the same chunks writes or sends each of them."""
+    """The writer or sender of each chunk among the ranks that hold the same chunks."""
 
     turns: Mapping[str, int]
-    """By tensor, the number of the rank among the candidates; empty chunks are left out."""
+    """The rank's number among the candidates, by tensor; empty chunks are omitted."""
     taken: frozenset[int]
     """The numbers that occur."""
 
@@ -88,26 +88,27 @@ class _Group(NamedTuple):
     choice: _Choice
 
     def turn(self, rank: int) -> int | None:
-        """Return the number of a rank among the candidates if it has chunks to write or send."""
+        """Return a rank's number among the candidates if it has chunks to write or send."""
         number = bisect_left(self.candidates, rank)
         return number if number in self.choice.taken and self.candidates[number] == rank else None
 
 
 class _Form(NamedTuple):
-    """Where the chunks are stored that a writer itself holds; those that it receives follow."""
+    """The places of chunks that a writer itself holds; received ones follow them."""
 
     places: Mapping[str, tuple[int, int]]
-    """First byte and length of each, by tensor."""
+    """First byte and length by tensor."""
     end: int
-    """Bytes of all."""
+    """Bytes of all these chunks."""
 
 
 class Ownership:
-    """The chunks of all ranks. A method costs time for the ranks that it is about, not for all.
+    """The chunks of all ranks. The cost of a method depends on the ranks in question, not on all.
 
-    Ranks that hold the same chunks, one in each replica, share them out: the largest first, to the
-    writer among them with the least bytes. All scalars go to the first writer, so that a load opens
-    one file for them. Chunks that no writer holds are sent: each block of ranks with the same
+    Ranks that hold the same chunks, one in each replica, share them out: each chunk, the largest
+    first, goes to the least loaded writer among them. All scalars go to the first writer, so that a
+    load opens one file for them. Chunks that no writer holds are sent: each block of ranks with the
+    same number of writers shares out the chunks of its other ranks.
     number of writers shares out what its other ranks hold.
     """
 
@@ -118,12 +119,12 @@ class Ownership:
         world_size: int,
         writers: Sequence[int],
     ) -> None:
-        """Compute nothing yet.
+        """Describe the chunks; nothing is computed.
 
         Args:
             stages: the tensors of each pipeline stage, sorted by name; all ranks of a stage hold
                 them. A name in two stages belongs to the first.
-            world_size: ranks in all; stage n has the n-th even part of them.
+            world_size: number of ranks; stage n has the n-th even part of them.
             writers: ranks that write, ascending.
         """
         self._given = [tuple(stage) for stage in stages]
@@ -132,7 +133,7 @@ class Ownership:
         self.tensors: dict[str, DividedTensor] = {}
         """All tensors by name."""
         self.stages: list[dict[tuple[Digit, ...], list[DividedTensor]]] = []
-        """The tensors of each stage, by the digits that select a chunk of them."""
+        """The tensors of each stage, by the digits that select their chunks."""
         self._stage_of: dict[str, int] = {}
         for number, stage in enumerate(stages):
             by_digits: dict[tuple[Digit, ...], list[DividedTensor]] = {}
@@ -153,16 +154,16 @@ class Ownership:
         self._form_of_writer: dict[int, _Form] = {}
 
     def divides(self, stages: Sequence[Sequence[DividedTensor]]) -> bool:
-        """Return whether these are the tensors of all stages, divided alike."""
+        """Return whether these are the tensors of all stages, with equal divisions."""
         return self._given == [tuple(stage) for stage in stages]
 
     @property
     def numbers_bytes(self) -> int:
-        """Bytes of the numbers of all tensors, which all writers together write once."""
+        """Bytes of the numbers of all tensors; all writers together write them once."""
         return sum(_bytes(kind, kind.shape) for kind in (t.kind for t in self.tensors.values()))
 
     def share(self, rank: int) -> WriteShare:
-        """Return what a rank writes and sends."""
+        """Return the chunks that a rank writes and sends."""
         if self._sends:
             return self._block(rank // self._block_size)[rank]
         return WriteShare(own=tuple(self._held(rank)))
@@ -170,7 +171,7 @@ class Ownership:
     def place(
         self, tensor: DividedTensor, parts: Mapping[Digit, int], overhead: Overhead
     ) -> ChunkPlace:
-        """Return where the chunk is stored that digits select."""
+        """Return the place of the chunk selected by digits."""
         first = self._stage_of[tensor.name] * self._stage_size
         rank = first + sum(part * stride for (_, stride), part in parts.items())
         group = self._group(tensor.kind.digits, rank)
@@ -192,17 +193,17 @@ class Ownership:
         return self._places[writer]
 
     def file_size(self, writer: int, overhead: Overhead) -> int:
-        """Return the bytes of a writer's file; 0 for a rank that writes none."""
+        """Return the size of a writer's file in bytes; 0 if the rank writes none."""
         if self._sends:
             places = self.places(writer, overhead).values()
             return max((place.offset + place.length for place in places), default=0)
         return self._form(writer, overhead).end
 
     def _form(self, writer: int, overhead: Overhead) -> _Form:
-        """Return where the chunks are stored that a writer itself holds.
+        """Return the places of the chunks that a writer itself holds.
 
-        Files with chunks of the same tensors and sizes have one form: a resume on another layout
-        opens hundreds of files of few forms.
+        Files with chunks of the same tensors and sizes have the same form: a resume on another
+        layout opens hundreds of files with few forms.
         """
         if writer not in self._form_of_writer:
             stage = self.stages[writer // self._stage_size]
@@ -218,7 +219,7 @@ class Ownership:
         return self._form_of_writer[writer]
 
     def _held(self, rank: int) -> list[TensorChunk]:
-        """Return the chunks that a rank writes or sends, scalars first: many ranks read those."""
+        """Return the chunks that a rank writes or sends; scalars first, as many ranks read them."""
         found = []
         for digits, tensors in self.stages[rank // self._stage_size].items():
             group = self._group(digits, rank)
@@ -234,7 +235,7 @@ class Ownership:
         return sorted(found, key=lambda chunk: (len(chunk.sizes) > 0, chunk.name))
 
     def _group(self, digits: tuple[Digit, ...], rank: int) -> _Group:
-        """Return the ranks that hold what a rank does of the tensors with these digits."""
+        """Return the ranks that hold the same chunks as a rank, of tensors with these digits."""
         stage = rank // self._stage_size
         first = stage * self._stage_size + sum(rank // s % p * s for p, s in digits)
         if (first, digits) not in self._groups:
@@ -250,8 +251,7 @@ class Ownership:
     def _choice(self, stage: int, digits: tuple[Digit, ...], rank: int, count: int) -> _Choice:
         """Return the choice for the chunks of a rank.
 
-        It depends on the sizes of the chunks and the number of candidates, not on which ranks these
-        are.
+        It depends on the sizes of the chunks and the number of candidates, not on the ranks.
         """
         tensors = self.stages[stage][digits]
         sizes = {kind: kind.box_of(rank)[1] for kind in self._kinds[stage][digits]}
@@ -271,7 +271,7 @@ class Ownership:
 
     @cached_property
     def _sends(self) -> bool:
-        """Whether no writer holds some chunk."""
+        """Whether some chunk is held by no writer."""
         for number, stage in enumerate(self.stages):
             ranks = np.arange(number * self._stage_size, (number + 1) * self._stage_size)
             for digits in stage:
@@ -282,7 +282,7 @@ class Ownership:
 
     @cached_property
     def _block_size(self) -> int:
-        """Ranks of a block: as few as have an even share of the writers, but `SMALLEST_BLOCK`."""
+        """Ranks of a block: the fewest with an even share of writers, at least `SMALLEST_BLOCK`."""
         common = gcd(self.world_size, len(self.writers))
         for blocks in range(min(common, self.world_size // SMALLEST_BLOCK), 1, -1):
             if common % blocks == 0:
@@ -314,7 +314,7 @@ def _laid_out(
 def _shared_out(
     tensors: Sequence[DividedTensor], sizes: Mapping[DividedKind, Sizes], count: int
 ) -> dict[str, int]:
-    """Return which of so many candidates has the chunk of each tensor, given the sizes by kind."""
+    """Return the candidate, of `count`, for the chunk of each tensor, given the sizes by kind."""
     chosen: dict[str, int] = {}
     sized = []
     bytes_of = {kind: _bytes(kind, of_chunk) for kind, of_chunk in sizes.items()}
@@ -335,7 +335,7 @@ def _shared_out(
 def _routed(
     held: Mapping[int, Sequence[TensorChunk]], writers: Sequence[int]
 ) -> dict[int, WriteShare]:
-    """Return the shares of the ranks of a block, in which only some write."""
+    """Return the shares of a block's ranks, of which only some write."""
     loads = [(sum(map(_weight, held[writer])), writer) for writer in writers]
     heapq.heapify(loads)
     received: dict[int, list[tuple[TensorChunk, int]]] = {rank: [] for rank in held}

@@ -1,1 +1,1 @@
-"""Load checkpoints: who reads which bytes, into which tensors, and every byte verified."""
+"""Load checkpoints: who reads which bytes into which tensors, with every byte verified."""

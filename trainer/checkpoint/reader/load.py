@@ -37,7 +37,7 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.storage_uri import ROOT_FILE
 
 PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
-"""Prefixes of the names of the parts that are tensors."""
+"""Name prefixes of the parts that are tensors."""
 MISSING = (CheckpointFault.NOT_COMMITTED, CheckpointFault.FILE_MISSING)
 
 
@@ -53,15 +53,15 @@ def load(
 ) -> CheckedReader:
     """Fill model and optimizer in place from a checkpoint of any layout and world size.
 
-    Parts that `resume` leaves out are not read, and their tensors stay unchanged. All ranks call it
-    together; a failure on one rank is raised on every rank. Returns the reader, which has the
-    manifest and the number of bytes that this rank read.
+    Parts that `resume` omits are not read, and their tensors stay unchanged. All ranks call it
+    together; a failure on one rank is raised on every rank. Returns the reader, with the manifest
+    and the number of bytes that this rank read.
 
     Args:
         model: this rank's share of the model, sharded parameters as DTensors.
-        optimizer: its optimizer, whose state exists.
-        resume: which checkpoint, and which parts of it.
-        root: storage root that its path is relative to.
+        optimizer: its optimizer, with existing state.
+        resume: the checkpoint, and the parts to load.
+        root: storage root of its relative path.
         group: CPU group of all ranks.
         layout: layout of these ranks.
         admit: called on each rank with the manifest before the metadata is compared; raises a
@@ -70,7 +70,7 @@ def load(
     Raises:
         MismatchError: its tensors are not exactly those of all ranks together; all differences
             are counted, and the first of each kind are named.
-        CheckpointError: it is missing, not committed, damaged, or not the one of `resume`.
+        CheckpointError: it is missing, not committed, damaged, or not the one in `resume`.
     """
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
     rank = dist.get_rank(group)
@@ -125,10 +125,10 @@ def _load(
 def _what_failed(
     error: CheckpointError, resume: ResumePoint, root: StoragePath
 ) -> LoadFailure | None:
-    """Return what a failed load proves about its checkpoint; None where it proves nothing.
+    """Return what a failed load proves about its checkpoint; None if it proves nothing.
 
-    A missing file is evidence only where the root has its UUID file: in a folder where the storage
-    is not mounted, everything is missing.
+    A missing file is evidence only if the root has its UUID file: without the mounted storage,
+    everything is missing.
     """
     fault = error.fault
     if fault in MISSING and not _is_storage(root):
@@ -151,7 +151,7 @@ def _wanted_together(
     group: dist.ProcessGroup,
     layout: Layout,
 ) -> tuple[dict[str, TensorKind], dict[str, str]]:
-    """Return tensors and ties of all ranks; the first of each pipeline stage names its own."""
+    """Return tensors and ties of all ranks, as listed by the first rank of each stage."""
     mine = (kinds_of(tensors), dict(tied))
     wanted: dict[str, TensorKind] = {}
     ties: dict[str, str] = {}
@@ -174,14 +174,14 @@ def _check_beneath(root: StoragePath, relative: str) -> None:
 
 
 def broadcast(tensors: Mapping[str, Tensor], layout: Layout, everybody: dist.ProcessGroup) -> None:
-    """Send the first replica's shards to the ranks of the other replicas that hold the same ones.
+    """Send the first replica's shards to the ranks of other replicas that hold the same shards.
 
     All ranks call it together, with tensors of the same names; a failure on one is raised on every
     rank. The shards go through the hosts' memory in pieces, one at a time.
     """
     ranks = ranks_of_replicas(dist.get_rank(), layout)
-    # The group stays until the process ends: torch gives the name of a destroyed group to the next
-    # one, which then connects to addresses that are closed.
+    # Keep the group until the process ends: torch gives the name of a destroyed group to the next
+    # one, which then connects to closed addresses.
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     assert group is not None
     on_every_rank(everybody, lambda: _send_or_receive(tensors, group))
@@ -192,9 +192,9 @@ def _send_or_receive(tensors: Mapping[str, Tensor], group: dist.ProcessGroup) ->
         tensor = tensors[name]
         shard = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
         flat = shard.reshape(-1)
-        # By pieces, in the order of the names, which is the same on all ranks of the group.
+        # In pieces, in the order of names, which is equal on all ranks of the group.
         for piece in flat.split(max(1, LARGEST_PIECE // shard.itemsize)):
-            on_host = piece.cpu()  # no copy where the piece is on the CPU
+            on_host = piece.cpu()  # no copy if the piece is on the CPU
             dist.broadcast(on_host.view(torch.uint8), group_src=0, group=group)
             piece.copy_(on_host)
         if not shard.is_contiguous():

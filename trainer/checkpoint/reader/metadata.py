@@ -1,4 +1,4 @@
-"""DCP's metadata: read without running it, complete for each tensor, compared with a job's."""
+"""DCP's metadata: read without executing it, checked per tensor, compared with a job's."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from trainyard.protocol.manifest import Manifest
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 SHOWN = 8
-"""Tensors of each kind of difference that an error names; the others are counted."""
+"""Number of tensors that an error names for each kind of difference; the others are counted."""
 
-# A pickle names the functions to be called while it is read. These are the names that DCP writes;
-# every other one is refused. Each of these only stores its arguments.
+# A pickle names functions that are called while it is read. These are the names that DCP writes;
+# all others are refused. Each of these only stores its arguments.
 _CLASSES: tuple[Any, ...] = (
     metadata.BytesStorageMetadata,
     metadata.ChunkStorageMetadata,
@@ -58,8 +58,8 @@ def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
     """Return the DCP metadata in these bytes; `path` is named in errors.
 
     Raises:
-        CheckpointError: they are no pickle, or name anything that the metadata of a checkpoint
-            does not hold.
+        CheckpointError: they are not a pickle, or name anything that checkpoint metadata does not
+            contain.
     """
     refused = partial(CheckpointError, path=str(path), fault=CheckpointFault.METADATA_REFUSED)
     try:
@@ -73,7 +73,7 @@ def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
 
 
 def _check_memo(content: bytes) -> None:
-    """Refuse a place in the memo that no pickler takes, for which 64 GiB would be allocated."""
+    """Refuse a memo index that no pickler uses, for which 64 GiB would be allocated."""
     memoized = 0
     for opcode, place, _ in pickletools.genops(content):
         if opcode.name == "MEMOIZE":
@@ -93,12 +93,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 def check_cover(metadata: Metadata, path: StoragePath) -> None:
-    """Reject a tensor whose chunks leave a hole, overlap, lie outside of it or are not stored.
+    """Reject a tensor with chunks that leave a hole, overlap, lie outside it or are not stored.
 
-    DCP would leave a hole unread, and keep the chunk that it reads last where two overlap.
+    DCP would leave a hole unread, and of two overlapping chunks keep the one that it reads last.
 
     Raises:
-        CheckpointError: the first such tensor, by name; `path` is the metadata's.
+        CheckpointError: names the first such tensor by name, and `path` of the metadata.
     """
     known: dict[object, str | None] = {}  # all layers have the same chunks: one check for each
     for name, entry in metadata.state_dict_metadata.items():
@@ -119,7 +119,7 @@ def check_cover(metadata: Metadata, path: StoragePath) -> None:
 def _flaw(size: tuple[int, ...], chunks: Sequence[ChunkStorageMetadata]) -> str | None:
     """Return why the chunks do not cover a tensor of this size exactly once; None if they do.
 
-    They cover it if all lie inside, no two overlap, and they hold as many elements as the tensor.
+    They do if all lie inside, no two overlap, and together they hold all elements.
     """
     if any(len(c.offsets) != len(size) or len(c.sizes) != len(size) for c in chunks):
         return f"a chunk has other dimensions than {size}"
@@ -133,7 +133,7 @@ def _flaw(size: tuple[int, ...], chunks: Sequence[ChunkStorageMetadata]) -> str 
         return "a chunk lies outside of it"
     filled = (sizes > 0).all(axis=1)
     low, high = low[filled], (low + sizes)[filled]
-    for index in range(len(low) - 1):  # row by row: all pairs at once would take n x n memory
+    for index in range(len(low) - 1):  # row by row: all pairs together would take n x n memory
         ahead = (low[index] < high[index + 1 :]) & (low[index + 1 :] < high[index])
         if ahead.all(axis=1).any():
             return "two of its chunks overlap"
@@ -158,7 +158,7 @@ class Comparison:
     unexpected: tuple[tuple[str, TensorKind | None], ...]
     """Tensors of the checkpoint that the job lacks."""
     changed: tuple[tuple[str, TensorKind | None, TensorKind], ...]
-    """Tensors of another shape or type: name, as stored (None: an object), and in the job."""
+    """Tensors of a different shape or type: name, stored kind (None: an object), the job's kind."""
 
     @property
     def fits(self) -> bool:
@@ -188,7 +188,7 @@ class Comparison:
 
 
 def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
-    """Return type and shape of each tensor; of a sharded one, those of the whole."""
+    """Return type and shape of each tensor; for a sharded one, those of the whole."""
     return {
         name: TensorKind(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in tensors.items()
@@ -198,7 +198,7 @@ def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
 def without_aliases(
     stored: Mapping[str, TensorKind | None], tied: Mapping[str, str]
 ) -> dict[str, TensorKind | None]:
-    """Return stored tensors without the second names of tied weights, which old checkpoints hold.
+    """Return stored tensors without the second names of tied weights that old checkpoints have.
 
     A name with optimizer state was not tied when it was written: it stays, and the checkpoint does
     not fit.
@@ -221,12 +221,12 @@ def compare(
     *,
     parts: tuple[str, ...] = ("",),
 ) -> Comparison:
-    """Compare the tensors of a checkpoint with those that all ranks together load.
+    """Compare the tensors of a checkpoint with those of all ranks together.
 
     Args:
         stored: the tensors of the checkpoint, by name; None for an object.
-        wanted: the tensors to be loaded, by name.
-        parts: prefixes of the names that are loaded, such as `model.`; others are not compared.
+        wanted: the tensors to load, by name.
+        parts: name prefixes to load, such as `model.`; other names are not compared.
     """
     stored = {name: kind for name, kind in stored.items() if name.startswith(parts)}
     both = sorted(stored.keys() & wanted.keys())
@@ -240,7 +240,7 @@ def compare(
 
 
 def remedy_of(comparison: Comparison, manifest: Manifest) -> str:
-    """Return the settings with which the job would fit the checkpoint."""
+    """Return the settings that would make the job fit the checkpoint."""
     found = (comparison.missing, comparison.unexpected, comparison.changed)
     if all(different[0].startswith("optimizer.") for kind in found for different in kind):
         return "The weights fit: set optimizer as it was when the checkpoint was written."

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tensors: it is checked before a byte of it is used."""
+"""Reads a checkpoint's tensors; everything is checked before use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainyard.spec.layout import Layout
 
 
 class CheckedReader:
-    """Reads a checkpoint's tensors, once `open` and `fit` have not rejected it."""
+    """Reads a checkpoint's tensors after `open` and `fit` have accepted it."""
 
     manifest: Manifest
     """Manifest of the opened checkpoint."""
@@ -40,26 +40,26 @@ class CheckedReader:
         tied: Mapping[str, str] | None = None,
         part: FilePart = WHOLE,
     ) -> None:
-        """Read nothing yet.
+        """Describe the reader; nothing is read.
 
         Args:
-            folder: the checkpoint's.
-            root: the storage root; no file may be a link out of it. The folder when absent.
+            folder: folder of the checkpoint.
+            root: the storage root, out of which no file may link; `folder` when absent.
             tied: second names of tied weights, each with the first one.
-            part: files of which this process checks links and sizes. The parts of all processes are
-                all files.
+            part: files of which this process checks links and sizes; all processes' parts together
+                cover all files.
         """
         self.folder = folder
         self._root = folder if root is None else root
         self._part, self._tied = part, tied or {}
         self.bytes_read = 0
-        """Bytes of the data files that this rank has read."""
+        """Bytes of the data files read by this rank."""
 
     def open(self, resume: ResumePoint) -> None:
-        """Read manifest and index, and check that they agree and are those of `resume`.
+        """Read manifest and index; check that they agree with each other and with `resume`.
 
         Raises:
-            CheckpointError: it is not committed, not the one of `resume`, or damaged.
+            CheckpointError: it is not committed, damaged, or not the one in `resume`.
         """
         self.manifest = read_checked(self.folder, resume, root=self._root, part=self._part)
         check_sizes(self.folder, self.manifest.files[self._part.number :: self._part.of])
@@ -71,15 +71,15 @@ class CheckedReader:
         return without_aliases(self.stored.kinds, self._tied)
 
     def fit(self, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)) -> None:
-        """Check that the checkpoint, which `open` has read, holds the wanted tensors.
+        """Check that the opened checkpoint holds the wanted tensors.
 
         Args:
-            wanted: the tensors that all ranks read together, by name.
-            parts: prefixes of the names that are read, such as `model.`; all when absent.
+            wanted: the tensors that all ranks together read, by name.
+            parts: name prefixes to read, such as `model.`; all when absent.
 
         Raises:
             MismatchError: its tensors in these parts are not exactly the wanted ones.
-            CheckpointError: its chunks do not cover each tensor once, or lie outside of its files.
+            CheckpointError: its chunks do not cover each tensor once, or lie outside its files.
         """
         path = self.folder / self.manifest.index
         comparison = compare(self.kinds, wanted, parts=parts)
@@ -91,15 +91,14 @@ class CheckedReader:
     def read(
         self, tensors: Mapping[str, Tensor], *, verified: frozenset[str] = frozenset()
     ) -> None:
-        """Read this process's shards of tensors that the checkpoint holds, in place.
+        """Read this process's shards of stored tensors, in place.
 
         Args:
-            tensors: by name; of a DTensor, this rank's shard is read.
-            verified: files that are read whole, and whose checksums are compared.
+            tensors: by name; for a DTensor, this rank's shard is read.
+            verified: files to read whole, with their checksums compared.
 
         Raises:
-            CheckpointError: a file cannot be read or is damaged; the tensors then hold unusable
-                values.
+            CheckpointError: a file is unreadable or damaged; the tensors' values are then unusable.
         """
         by_file = self._pieces(tensors)
         digests = {file.path: file.xxh3_128 for file in self.manifest.data_files}
@@ -112,7 +111,7 @@ class CheckedReader:
             )
 
     def _pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, list[TensorPiece]]:
-        """Return the stored chunks that hold the tensors' numbers, by file."""
+        """Return the stored chunks of the tensors, by file."""
         rank = dist.get_rank() if dist.is_initialized() else 0
         sizes = {file.path: file.size for file in self.manifest.data_files}
         boxes: dict[DividedKind, tuple[Sizes, Sizes]] = {}
@@ -156,7 +155,7 @@ class CheckedReader:
 
 
 def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
-    """Return the resume point of a checkpoint whose manifest was just read."""
+    """Return the resume point of a checkpoint from its manifest, which was just read."""
     return ResumePoint(
         checkpoint_id=manifest.checkpoint_id,
         path=str(folder),
@@ -168,12 +167,11 @@ def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
 def files_to_verify(manifest: Manifest, *, rank: int, layout: Layout) -> frozenset[str]:
     """Return the data files that a rank of the first replica reads whole; each file has one rank.
 
-    The files in the order of what they hold go to the ranks in the order of what they need, evenly.
-    On the layout that wrote the checkpoint a rank reads the files that it needs, and no byte is
-    read twice.
+    Files, ordered by content, are divided evenly over the ranks, ordered by need. On the layout
+    that wrote the checkpoint, a rank reads the files that it needs, and no byte is read twice.
 
     Args:
-        manifest: the checkpoint's.
+        manifest: manifest of the checkpoint.
         rank: global rank of the reader.
         layout: layout of the readers.
     """
@@ -188,10 +186,10 @@ def files_to_verify(manifest: Manifest, *, rank: int, layout: Layout) -> frozens
 
 
 def _position(rank: int, layout: Layout) -> tuple[int, int]:
-    """Return a rank's place among those that hold different shards, and its replica."""
+    """Return a rank's position among the ranks with different shards, and its replica."""
     per_stage = layout.dp_shard * layout.cp * layout.tp
     stage = MeshCoordinates.of(rank, layout).pp
     replica, place = divmod(rank - stage * per_stage * layout.dp_replicate, per_stage)
-    # Most rows are cut by tensor parallelism first, and then by FSDP.
+    # Most rows are cut first by tensor parallelism, then by FSDP.
     shard, part = divmod(place, layout.tp)
     return stage * per_stage + part * (per_stage // layout.tp) + shard, replica

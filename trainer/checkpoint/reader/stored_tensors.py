@@ -1,4 +1,4 @@
-"""What a checkpoint stores and where: from `index.json`, or from `.metadata` of older versions."""
+"""The stored tensors and their places, from `index.json` or older versions' `.metadata`."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class StoredTensors(Protocol):
     """Type and shape of each by name; None for an object, which DCP would unpickle."""
 
     def chunks(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterable[StoredChunk]:
-        """Return the stored chunks that have numbers in common with a box of a tensor."""
+        """Return the stored chunks that overlap a box of a tensor."""
 
     def check(self, files: Sequence[ManifestFile], part: FilePart) -> None:
-        """Reject chunks that do not cover each tensor once, or lie outside of the data files.
+        """Reject chunks that do not cover each tensor once, or lie outside the data files.
 
         Args:
             files: the data files of the manifest.
-            part: which of them are compared where each one can be compared alone.
+            part: the files to compare, if each can be compared alone.
 
         Raises:
-            CheckpointError: names tensor or file.
+            CheckpointError: names the tensor or the file.
         """
 
 
 def open_index(folder: StoragePath, manifest: Manifest, *, expected_digest: str) -> StoredTensors:
-    """Return the stored tensors of a checkpoint, whose index has the XXH3-128 `expected_digest`.
+    """Return the stored tensors of a checkpoint with the index digest `expected_digest` (XXH3-128).
 
     Raises:
-        CheckpointError: the index is unreadable, has another digest, or is none.
+        CheckpointError: the index is unreadable, has another digest, or is invalid.
     """
     path = folder / manifest.index
     with storage_errors("read", path):
@@ -70,7 +70,7 @@ def open_index(folder: StoragePath, manifest: Manifest, *, expected_digest: str)
 
 
 class TensorsOfIndex:
-    """The tensors of an `index.json`, whose divisions cover each tensor once."""
+    """The tensors of an `index.json`; its divisions cover each tensor once."""
 
     def __init__(self, index: ChunkIndex, path: StoragePath) -> None:
         """Take a parsed index; `path` is named in errors."""
@@ -82,11 +82,11 @@ class TensorsOfIndex:
         }
 
     def chunks(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterable[StoredChunk]:
-        """Return the stored chunks that have numbers in common with a box of a tensor."""
+        """Return the stored chunks that overlap a box of a tensor."""
         return self.index.overlapping(name, offsets, sizes)
 
     def check(self, files: Sequence[ManifestFile], part: FilePart) -> None:
-        """Reject files that are not as long as their chunks."""
+        """Reject files with another length than their chunks together."""
         writers = set(self.index.ownership.writers)
         for file in files[part.number :: part.of]:
             rank = rank_of_file(file.path)
@@ -111,7 +111,7 @@ class TensorsOfMetadata:
         }
 
     def chunks(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterable[StoredChunk]:
-        """Return the stored chunks that have numbers in common with a box of a tensor."""
+        """Return the stored chunks that overlap a box of a tensor."""
         entry = self.metadata.state_dict_metadata[name]
         assert isinstance(entry, TensorStorageMetadata)
         shape = (len(entry.chunks), len(offsets))
@@ -132,7 +132,7 @@ class TensorsOfMetadata:
             )
 
     def check(self, files: Sequence[ManifestFile], part: FilePart) -> None:  # noqa: ARG002
-        """Reject holes, overlaps, and entries outside of the files, or transformed."""
+        """Reject holes, overlaps, entries outside the files, and transformed entries."""
         sizes = {file.path: file.size for file in files}
         for place in self.metadata.storage_data.values():
             end = place.offset + place.length

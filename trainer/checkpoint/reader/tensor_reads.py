@@ -1,4 +1,4 @@
-"""Read the requested slices directly into their target tensors, and hash the file meanwhile."""
+"""Reads requested slices directly into their tensors, and hashes the file meanwhile."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 BLOCK = 2**18
-"""Bytes that are read and hashed in turn: they are still in the core's cache for the hash."""
+"""Bytes per read and hash: small enough to be still in the core's cache for the hash."""
 LARGE = 2**23
-"""Bytes that are read at once where nothing is hashed."""
+"""Bytes per read without hashing."""
 
 
 LOAD_FAILED = CheckpointFault.LOAD_FAILED
 
 
 class TensorPiece:
-    """A stored chunk of a tensor, and the slice of it that is requested."""
+    """A stored chunk of a tensor, and its requested slice."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class TensorPiece:
         lengths: Sizes,
         target: Tensor,
     ) -> None:
-        """Compute which of its bytes are needed.
+        """Compute which bytes of the chunk are needed.
 
         Args:
-            chunk: its place, offsets and sizes.
+            chunk: the place, offsets and sizes of the chunk.
             dtype: type of its numbers.
             start: first requested index in each dimension of the chunk.
             lengths: requested numbers in each dimension.
-            target: takes them; its shape is `lengths`.
+            target: receives the numbers; its shape is `lengths`.
         """
         self.chunk = chunk
         self.dtype = dtype
@@ -92,15 +92,15 @@ def read_pieces(
         path: the file.
         pieces: the chunks with requested slices.
         digest: XXH3-128 of the whole file.
-        verifies: whether the whole file is read and its digest compared; otherwise only the pieces
-            are read, unless one must be parsed: no byte is parsed before the digest was compared.
+        verifies: whether to read the whole file and compare its digest. Otherwise only the pieces
+            are read, unless one must be parsed: no byte is parsed before the digest is verified.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, or was written by another format.
     """
     with storage_errors("read", path), path.open("rb", buffering=0) as file:
         reading = _Reading(file, path, digest, hashing=verifies)
-        # In the order of the file, which is read once and forwards: the hash needs every byte.
+        # In the order of the file, which is read once, forwards: the hash needs every byte.
         for piece in sorted(pieces, key=lambda piece: piece.chunk.offset):
             _read(reading, piece)
         if verifies:
@@ -125,20 +125,20 @@ def _read(reading: _Reading, piece: TensorPiece) -> None:
 
 
 def _takes_bytes(piece: TensorPiece) -> bool:
-    """Return whether the target takes the needed numbers as they lie in the file."""
+    """Return whether the target can take the needed numbers as stored."""
     target = piece.target
     contiguous = target.is_contiguous() and target.numel() == piece.end - piece.first
     return contiguous and target.is_cpu and target.dtype == piece.dtype
 
 
 def _fill_from(numbers: Tensor, first: int, piece: TensorPiece) -> None:
-    """Copy the requested slice from a piece's numbers `[n]`, whose first index is `first`."""
+    """Copy the requested slice from a piece's numbers `[n]`, which start at index `first`."""
     target = piece.target
     target.copy_(numbers.as_strided(target.shape, piece.strides, piece.first - first))
 
 
 def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
-    """Return a piece that `torch.load` must parse: of another torch version, or other strides."""
+    """Return a piece that `torch.load` must parse: another torch version, or other strides."""
     content = head + reading.take(piece.chunk.length - len(head))
     reading.check_before_parsing()
     try:
@@ -154,7 +154,7 @@ def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
 
 
 class _Reading:
-    """A file that is read forwards; where it is hashed, skipped bytes are read too."""
+    """A file that is read forwards; with hashing, skipped bytes are read too."""
 
     def __init__(
         self, file: FileIO | Download, path: StoragePath, digest: str, *, hashing: bool

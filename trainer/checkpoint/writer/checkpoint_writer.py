@@ -1,4 +1,4 @@
-"""The phases of a save in their order, by all ranks together (docs/checkpoint-saves.md)."""
+"""The phases of a save in sequence, by all ranks together (docs/checkpoint-saves.md)."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class CheckpointWriter:
     def __init__(
         self, run: TrainerRun, code_digest: str | None, *, group: dist.ProcessGroup
     ) -> None:
-        """Write nothing yet.
+        """Describe the writer; nothing is written.
 
         Args:
             run: the attempt that owns the checkpoints.
             code_digest: digest of the own model's code, if it has a folder.
-            group: gloo group of all ranks; a save has it to itself while it runs.
+            group: gloo group of all ranks; only a running save uses it.
         """
         self._run = run
         self._parent = run.attempt.resume.checkpoint_id if run.attempt.resume else None
@@ -67,13 +67,13 @@ class CheckpointWriter:
         self._planner: SavePlanner | None = None
         self._indexed: tuple[ChunkIndex, dict[str, bytes]] | None = None
         self.start: TrainState | None = None
-        """Counters with which the attempt begins, once they are known."""
+        """Initial counters of the attempt, once they are known."""
         self.folder: StoragePath = Path()
-        """Folder of the save that runs, or of the last one."""
+        """Folder of the current or last save."""
 
     @property
     def plan_seconds(self) -> float:
-        """Time that the last save took to plan, on this rank."""
+        """Planning time of the last save, on this rank."""
         return self._planner.seconds if self._planner else 0.0
 
     def run(
@@ -83,7 +83,7 @@ class CheckpointWriter:
 
         Args:
             save: the save; it is staged once the tensors may change.
-            tensors: what is written, by name; the plan is kept while it is the same dictionary.
+            tensors: tensors to write, by name; the plan is reused for the same dictionary.
             dtype: type of the weights.
             started: end of the saved step in seconds, by `time.monotonic`.
 
@@ -96,7 +96,7 @@ class CheckpointWriter:
         self.folder = self._run.checkpoint_root / path
         reached(Point.BEGUN, self.folder)
         # `on_rank_0` and `on_every_rank` are barriers: no rank writes before the folder exists, and
-        # the marker comes when the file of every rank is durable.
+        # the marker is written when every rank's file is durable.
         if existing := on_rank_0(self._group, partial(self._prepare, save.state)):
             return existing
         try:
@@ -104,7 +104,7 @@ class CheckpointWriter:
             describe = partial(self._describe, save, written, index, dtype=dtype, started=started)
             return on_rank_0(self._group, lambda: self._commit(describe()))
         except RunError:
-            # Every rank is here and has closed its file: nothing is written into the folder again.
+            # Every rank is here and has closed its file: nothing more is written to the folder.
             if dist.get_rank(self._group) == 0:
                 discard(self.folder)
             raise
@@ -112,7 +112,7 @@ class CheckpointWriter:
     def _prepare(self, state: TrainState) -> Manifest | None:
         """Return the manifest if this attempt has committed this step, else create the folder."""
         folder = self.folder
-        # The fence is checked before the data too: an outrun attempt ends without writing it.
+        # The fence is checked before writing too: an outrun attempt ends without writing data.
         with raised_fence(self._job_folder, self._run.attempt.attempt):
             pass
         with storage_errors("read", folder):
@@ -132,7 +132,7 @@ class CheckpointWriter:
     def _write(
         self, save: PendingSave, tensors: dict[str, Tensor]
     ) -> tuple[list[WrittenShare], ChunkIndex]:
-        """Write the data files; return what each rank has written, and where each chunk is."""
+        """Write the data files; return each rank's written share, and the place of each chunk."""
         if self._planner is None:
             self._planner = SavePlanner(
                 self._writers(), self._run.attempt.layout, group=self._group
@@ -157,7 +157,7 @@ class CheckpointWriter:
         dtype: torch.dtype,
         started: float,
     ) -> Manifest:
-        """Write the index files; return the manifest of what all ranks wrote."""
+        """Write the index files; return the manifest of all ranks' files."""
         numbers = sum(share.numbers_bytes for share in written)
         expected = index.ownership.numbers_bytes
         assert numbers == expected, f"{numbers} of {expected} bytes of tensors are written"
@@ -191,7 +191,7 @@ class CheckpointWriter:
         )
 
     def _index_files(self, index: ChunkIndex) -> dict[str, bytes]:
-        """Return name and content of the index, and of `.metadata` where that is small.
+        """Return name and content of the index and, if it is small, of `.metadata`.
 
         They are the same for all saves with one plan.
         """
@@ -203,7 +203,7 @@ class CheckpointWriter:
         return self._indexed[1]
 
     def _writers(self) -> tuple[int, ...]:
-        """Return the ranks that write; storage is shared where it is on any rank."""
+        """Return the ranks that write; storage counts as shared if it is shared on any rank."""
         writers, shared = self._run.spec.checkpoint.writers, False
         if writers == "auto":
             shared = any(on_every_rank(self._group, lambda: is_shared(self._run.checkpoint_root)))
@@ -229,18 +229,18 @@ class CheckpointWriter:
 
 
 def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSpec) -> None:
-    """Reject a storage that will be full before the job ends.
+    """Reject a storage that would fill up before the job ends.
 
     An object store reports no free space: it is never rejected.
 
     Args:
         folder: the first checkpoint, already written.
-        size: its bytes; each later one takes as many.
-        state: counters with which the attempt begins.
+        size: its bytes; each later one has the same size.
+        state: initial counters of the attempt.
         spec: the job, with the attempt's overrides.
 
     Raises:
-        CheckpointError: names the needed and the free space, and settings that fit.
+        CheckpointError: names the needed and the free space, and settings that would fit.
     """
     if not isinstance(folder, Path):
         return
@@ -271,7 +271,7 @@ def _reason(spec: JobSpec) -> str:
 
 
 def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
-    """Return the settings that can change, each with a value that fits without the others."""
+    """Return settings to change, each with a value that suffices on its own."""
     section = spec.checkpoint
     ways = ["Free space", "take another checkpoint.root"]
     if fitting >= 1:
@@ -287,12 +287,12 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
 
 
 def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:
-    """Return steps between saves such that at most `fitting` come, the last one included."""
+    """Return an interval in steps with at most `fitting` more saves, including the last one."""
     left = spec.training.steps - state.step
     interval = math.ceil(left / fitting)
     if saves_to_come(interval, spec, step=state.step) <= fitting:
         return interval
-    # In the middle of an interval one more multiple lies ahead than there are whole intervals.
+    # In the middle of an interval there is one more multiple ahead than whole intervals.
     return math.ceil(left / (fitting - 1)) if fitting > 1 else spec.training.steps
 
 

@@ -1,4 +1,4 @@
-"""A new file that is written from start to end and hashed meanwhile, by a separate thread."""
+"""A new file that is written sequentially, and hashed meanwhile by a separate thread."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from trainer.storage.upload import Upload
 from trainyard.protocol.manifest import ManifestFile
 
 PIECE = 8 * 2**20
-"""Bytes that are written and hashed at once: few system calls, and still cached for the hash."""
+"""Bytes per write and hash: few system calls, and still cached for the hash."""
 PIECES_WAITING = 4
-"""Pieces by which the hash may lag behind the writes; then writes wait, and memory is bounded."""
+"""Limit of pieces by which the hash lags behind; then writes wait, which limits the memory."""
 
 Job = tuple[memoryview | bytes, Callable[[], None]]
 
 
 class HashedFile:
-    """Created exclusively; small writes are gathered, large ones go to the system without a copy.
+    """Created exclusively; small writes are collected, large ones are passed on without a copy.
 
     Written memory must not change until `close`, or until `release` is called.
     """
 
     def __init__(self, path: StoragePath, *, expected: int = 0, ceiling: int = 2**40) -> None:
-        """Create the file; in an object store it appears when it is closed.
+        """Create the file; in an object store it appears on close.
 
         Args:
             path: the new file.
-            expected: its final size in bytes, about.
-            ceiling: bytes of memory for parts on their way to an object store.
+            expected: its approximate final size in bytes.
+            ceiling: memory limit in bytes for parts on their way to an object store.
 
         Raises:
             CheckpointError: it cannot be created, for example because it exists.
@@ -59,7 +59,7 @@ class HashedFile:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Bytes written so far."""
         return self._written + len(self._gathered)
 
     def write(
@@ -69,7 +69,7 @@ class HashedFile:
 
         Args:
             data: a flat view of bytes.
-            release: called in another thread when they may change again.
+            release: called in another thread when the bytes may change again.
 
         Raises:
             CheckpointError: the system refuses.
@@ -85,8 +85,8 @@ class HashedFile:
             for start in range(0, len(data), PIECE):
                 self._put(data[start : start + PIECE])
         finally:
-            # Last in the queue, so that the hash has read all pieces; also after an error, because
-            # the owner of the buffer waits for it.
+            # Last in the queue, after the hash has read all pieces; also after an error, because
+            # the buffer's owner waits for it.
             self._jobs.put((b"", release))
 
     def close(self) -> ManifestFile:
@@ -96,7 +96,8 @@ class HashedFile:
             CheckpointError: the system refuses.
         """
         self._flush()
-        # The sync comes before the manifest names the file: `COMMITTED` then covers durable bytes.
+        # The sync precedes the manifest's entry for the file: `COMMITTED` then covers durable
+        # bytes.
         with storage_errors("write", self._path):
             if isinstance(self._file, Upload):
                 self._file.complete()

@@ -1,4 +1,4 @@
-"""What each rank writes: the ranks that write, and the plan of a save, kept for later ones."""
+"""The writing ranks, and the plan of each rank's writes, reused by later saves."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ Writers = Literal["auto", "all", "one_replica"] | int
 
 @dataclass(frozen=True)
 class SavePlan:
-    """What this rank writes and sends, the same until the tensors are divided otherwise."""
+    """This rank's writes and sends, unchanged until the tensors are divided otherwise."""
 
     share: WriteShare
     index: ChunkIndex
-    """Where each chunk of all ranks is stored."""
+    """The place of each chunk of all ranks."""
     tensors: Mapping[str, Tensor]
     """The tensors of this rank by name."""
 
     def memory(self, chunk: TensorChunk) -> Tensor:
-        """Return this rank's memory of a chunk that it holds."""
+        """Return this rank's memory of one of its chunks."""
         return local_part(self.tensors[chunk.name])
 
 
 class SavePlanner:
-    """Plans for one set of tensors; the first save makes the plan and later ones reuse it."""
+    """Plans for one set of tensors; the first save creates the plan and later ones reuse it."""
 
     def __init__(self, writers: Sequence[int], layout: Layout, group: dist.ProcessGroup) -> None:
-        """Plan nothing yet.
+        """Describe the planner; nothing is planned.
 
         Args:
             writers: ranks that write, ascending.
@@ -56,18 +56,18 @@ class SavePlanner:
         self._group = group
         self._plan: SavePlan | None = None
         self.seconds = 0.0
-        """Seconds that the last plan took on this rank."""
+        """Planning time of the last plan on this rank, in seconds."""
 
     def plan(self, tensors: dict[str, Tensor]) -> SavePlan:
         """Return the plan of this rank. All ranks call it together.
 
         Args:
-            tensors: tensors of this rank by name; with the same dictionary as before on every rank,
-                the plan is the last one.
+            tensors: tensors of this rank by name; if every rank passes the same dictionary as
+                before, the last plan is returned.
 
         Raises:
-            CheckpointError: ranks of a pipeline stage hold different tensors, or one is divided in
-                a way that rank numbers do not determine.
+            CheckpointError: ranks of a pipeline stage hold different tensors, or rank numbers do
+                not determine how a tensor is divided.
         """
         started = time.monotonic()
         changed = torch.tensor(self._plan is None or self._plan.tensors is not tensors)
@@ -81,8 +81,8 @@ class SavePlanner:
         rank, world_size = dist.get_rank(self._group), self._layout.world_size
         mine: list[tuple[DividedTensor, ...]] = []
         on_every_rank(self._group, lambda: mine.append(divided(tensors, rank=rank)))
-        # One rank of each stage names its tensors to all. Everything else follows from them, so two
-        # ranks whose tensors are those of their stage have plans that agree.
+        # One rank of each stage lists its tensors for all ranks. Everything else follows from them,
+        # so that ranks with their stage's tensors have consistent plans.
         size = world_size // self._layout.pp
         stages = [self._named_by(first, mine[0]) for first in range(0, world_size, size)]
         on_every_rank(self._group, lambda: _check_same(mine[0], stages[rank // size], rank, size))
@@ -100,7 +100,7 @@ class SavePlanner:
 def _check_same(
     mine: Sequence[DividedTensor], stage: Sequence[DividedTensor], rank: int, size: int
 ) -> None:
-    """Reject tensors of a rank that are not those of the first rank of its pipeline stage."""
+    """Reject tensors of a rank that differ from those of the first rank of its stage."""
     if mine == stage:
         return
     first = rank // size * size
@@ -130,7 +130,7 @@ def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[in
         return tuple(
             r for r in range(world_size) if MeshCoordinates.of(r, layout).dp < layout.dp_shard
         )
-    # Spread evenly, so that the nodes share the work.
+    # Evenly spread, so that the nodes share the work.
     return tuple(number * world_size // writers for number in range(writers))
 
 
@@ -148,7 +148,7 @@ LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.nt
 
 
 def is_shared(folder: StoragePath, *, mounts: Path = MOUNTS) -> bool:
-    """Return whether a folder, which need not exist yet, lies on storage that machines share.
+    """Return whether a folder is on storage shared by machines; it need not exist yet.
 
     Args:
         folder: the folder; symbolic links are followed.

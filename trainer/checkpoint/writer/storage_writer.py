@@ -1,4 +1,4 @@
-"""One rank's part of a save: its own chunks, and those that other ranks send it."""
+"""One rank's part of a save: its own chunks, and chunks sent by other ranks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 
 BUFFERS = 4
-"""Buffers of a writer: one piece arrives while another one is written and two are hashed."""
-TAG = 3  # any number, as long as nothing else on the group uses it
+"""Buffers of a writer: one piece arrives, one is written and two are hashed."""
+TAG = 3  # any number that nothing else on the group uses
 
 Stage = Callable[[Mapping[TensorChunk, Tensor]], Mapping[TensorChunk, Tensor]]
 
 
 class WrittenShare(NamedTuple):
-    """What a rank has written."""
+    """The written data of a rank."""
 
     file: ManifestFile | None
     """Its file with size and checksum; None for a rank without chunks to write."""
@@ -41,22 +41,22 @@ class WrittenShare(NamedTuple):
 
 
 class ChecksumWriter:
-    """Writes at most one file a rank, durably, and never over an existing one.
+    """Writes at most one file per rank, durably, and never over an existing one.
 
-    The file has DCP's own format: DCP's own reader reads it.
+    The file has DCP's own format, which DCP's own reader can read.
     """
 
     def __init__(
         self, folder: StoragePath, *, group: dist.ProcessGroup, ceiling: int, stage: Stage = dict
     ) -> None:
-        """Write nothing yet.
+        """Describe the writer; nothing is written.
 
         Args:
-            folder: the new checkpoint's folder, which exists.
+            folder: the new checkpoint's folder; it exists.
             group: CPU group of all ranks.
-            ceiling: bytes that this rank may use for the shards of others.
-            stage: called once with the tensors that this rank writes or sends; returns the ones
-                that are written, which may be copies.
+            ceiling: memory limit in bytes for shards of other ranks.
+            stage: called once with the tensors to write or send; returns the ones to use, which may
+                be copies.
         """
         self._folder = folder
         self._ceiling = ceiling
@@ -66,7 +66,7 @@ class ChecksumWriter:
         self._staged: Mapping[TensorChunk, Tensor] = {}
 
     def write(self, plan: SavePlan) -> WrittenShare:
-        """Write this rank's chunks and those that other ranks send; send what other ranks write.
+        """Write this rank's chunks and those sent to it; send those that other ranks write.
 
         Raises:
             CheckpointError: the storage refuses, or a tensor cannot be copied to the host.
@@ -77,7 +77,7 @@ class ChecksumWriter:
         self._staged = self._stage({chunk: plan.memory(chunk) for chunk in held})
         reached(Point.STAGED, self._folder)
         started = time.monotonic()
-        # A sender is never a writer (`Ownership`), so no two ranks wait for each other here.
+        # A sender is never a writer (`Ownership`), so that no two ranks wait for each other here.
         file = self._write_file(plan) if share.written else None
         self._send(share)
         record = None
@@ -113,7 +113,7 @@ class ChecksumWriter:
                 assert file.size == expected, f"the index gives {path} {expected} bytes"
                 return file.close()
         finally:
-            receiver.drain()  # also after an error: the senders would wait for ever
+            receiver.drain()  # also after an error: otherwise the senders wait for ever
 
     def _contents(
         self, chunk: TensorChunk, receiver: Receiver
@@ -140,7 +140,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def piece_bytes(ceiling: int) -> int:
-    """Return the bytes of a piece, so that a writer's buffers stay below a ceiling, in bytes."""
+    """Return the piece size that keeps a writer's buffers below a ceiling, both in bytes."""
     return max(1, min(LARGEST_PIECE, ceiling // BUFFERS))
 
 
@@ -152,11 +152,12 @@ def send(
 ) -> None:
     """Send tensors to their writers, in order.
 
-    After a failure the writer gets zeros: it waits for as many bytes and has no other signal. The
-    failure is raised at the end, and the save is never committed.
+    After a failure the writer gets zeros, because it waits for that many bytes and has no other
+    signal. The failure is raised at the end, and the save is never committed.
 
     Args:
-        sends: of each a function that returns it as a contiguous CPU tensor, its bytes, its writer.
+        sends: for each tensor, a function that returns it as a contiguous CPU tensor, its bytes and
+            its writer.
         piece: bytes of a message; the same on both ends.
         group: CPU group of all ranks.
     """
@@ -179,18 +180,18 @@ def send(
 
 
 class Receiver:
-    """Receives tensors in the order in which the ranks send them, always one piece ahead.
+    """Receives tensors in the order of the sends, always one piece ahead.
 
-    It allocates all its memory when it is created: `BUFFERS` pieces.
+    It allocates all its memory at creation: `BUFFERS` pieces.
     """
 
     def __init__(
         self, expected: Sequence[tuple[int, int]], *, piece: int, group: dist.ProcessGroup
     ) -> None:
-        """Begin to receive.
+        """Start receiving.
 
         Args:
-            expected: of each tensor its bytes and the rank that sends it.
+            expected: the bytes of each tensor, and the rank that sends it.
             piece: bytes of a message.
             group: CPU group of all ranks.
         """
@@ -210,7 +211,7 @@ class Receiver:
         self._post()
 
     def pieces(self, size: int) -> Iterator[tuple[memoryview, Callable[[], None]]]:
-        """Yield the next tensor's bytes by pieces, each with the function that frees its buffer."""
+        """Yield the next tensor's bytes in pieces, each with the function that frees its buffer."""
         while size > 0:
             work, buffer, length = self._under_way.popleft()
             work.wait()
@@ -223,7 +224,7 @@ class Receiver:
             yield memory_of(buffer[:length]), release
 
     def drain(self) -> None:
-        """Receive and drop the remaining pieces: their senders would wait for ever."""
+        """Receive and drop the remaining pieces: otherwise their senders wait for ever."""
         while self._under_way:
             work, buffer, _ = self._under_way.popleft()
             work.wait()

@@ -35,9 +35,9 @@ def build(
     lock_fd: int,
     on_progress: Callable[[], None],
 ) -> Joined:
-    """Build the tokens and the starts of documents; reuse parts that an earlier build finished.
+    """Build the tokens and the starts of documents; reuse finished parts of an earlier build.
 
-    The result depends on the producer alone, not on the number of processes.
+    The result depends on the producer only, not on the number of processes.
 
     Args:
         folder: folder of the cache.
@@ -91,8 +91,8 @@ def _build_parts(
                 files.write(producer.pieces(part), producer.limit, on_progress)
                 assert joined.add(files)
 
-        # Iterate over all parts, also unneeded ones: the producer compares their identity with
-        # that of the cache only at the end.
+        # Iterate over all parts, even unneeded ones: only at the end does the producer compare
+        # their identity with that of the cache.
         for number, part in enumerate(chain(first, parts)):
             if number < joined.parts or joined.is_full:
                 continue

@@ -27,7 +27,7 @@ class PartRecord(RecordModel):
     tokens: Annotated[int, Field(ge=0)]
     """Tokens of the part."""
     documents: Annotated[int, Field(ge=0)]
-    """Documents that begin in the part."""
+    """Documents that start in the part."""
     tokens_xxh3_128: str
     """Digest of the tokens."""
     starts_xxh3_128: str
@@ -49,7 +49,7 @@ class PartFiles:
 
     @property
     def starts(self) -> Path:
-        """Indices of tokens that begin a document; removed after the join."""
+        """Indices of tokens that start a document; removed after the join."""
         return self.folder / f"{self.number}.starts"
 
     def record(self) -> PartRecord | None:

@@ -17,15 +17,15 @@ from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
 
 AHEAD = 4
-"""Parts per process that may be started before an earlier one is joined; bounds the disk space."""
+"""Parts per process that may start before an earlier one is joined; limits the disk space."""
 POLL_SECONDS = 0.1
 
 
 class Pool:
     """Builds parts in several processes, which end with this one.
 
-    They are spawned, not forked: a rank has library threads, which do not survive a fork, while the
-    locks that they hold do.
+    They are spawned, not forked: a rank has library threads, which do not survive a fork, while
+    their locks do.
     """
 
     def __init__(

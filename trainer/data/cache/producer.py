@@ -25,7 +25,7 @@ class TokenPiece:
     tokens: NDArray[Any]
     """Token ids `[n]`."""
     starts: NDArray[np.int64]
-    """Indices of tokens that begin a document, ascending."""
+    """Indices of tokens that start a document, ascending."""
 
 
 class Producer(Protocol):

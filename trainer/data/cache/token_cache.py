@@ -27,7 +27,7 @@ from trainyard.run.atomic import replacing
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
-"""Blocks of a file that every opening reads: up to a GiB, seconds from a disk."""
+"""Blocks of a file that every opening reads: up to a GiB, which takes seconds from a disk."""
 
 
 class TokenIndex(RecordModel):
@@ -148,7 +148,7 @@ def _publish(folder: Path, key: str, dtype: np.dtype[Any], joined: Joined) -> No
     index = index.model_copy(update={"check_xxh3_128": _check(index, tokens, starts)})
     with replacing(folder / f"{key}.json", mode=0o666) as file:
         file.write(index.model_dump_json(indent=1).encode())
-        file.flush()  # a full disk fails here, before any rename: the parts stay for the next try
+        file.flush()  # a full disk fails here, before any rename: the parts stay for a retry
         joined.tokens_path.replace(folder / f"{key}.tokens")
         joined.starts_path.replace(folder / f"{key}.documents")
     remove_unfinished(folder, key)

@@ -1,1 +1,1 @@
-"""Text files of a dataset: their formats, sources, and a share that is held out."""
+"""Text files of a dataset: their formats, sources, and held-out windows."""

@@ -40,7 +40,7 @@ class InputFile:
 
 
 def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
-    """Return whether a name has one of the endings (in small letters), in any case of letters."""
+    """Return whether a name has one of the lower-case endings, ignoring case."""
     return name.lower().endswith(endings)
 
 
@@ -48,8 +48,8 @@ def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
 class Corpus:
     """The files of one input.
 
-    Empty files and those that `wanted` rejects are left out. The order is that of the names' bytes
-    within each folder, so it is equal on every machine.
+    Empty files and those that `wanted` rejects are omitted. Each folder is sorted by the names'
+    bytes, so the order is equal on every machine.
     """
 
     field: str
@@ -61,7 +61,7 @@ class Corpus:
     wanted: Callable[[Path], bool]
     """Predicate of the paths of files and folders to include."""
     name: str = ""
-    """Name of an input that is a single file: that of its real path may differ."""
+    """Name of an input that is a single file; its real path may have another name."""
     names: frozenset[str] | None = None
     """Names of the files to include; None: all that `wanted` accepts."""
 
@@ -99,10 +99,10 @@ class Corpus:
             self.refuse(file.path, f"cannot be read: {error.strerror or error}")
 
     def refuse_pointer(self, file: InputFile) -> None:
-        """Reject a file that is a pointer of Git LFS; only those of such a size are read.
+        """Reject a file that is a pointer of Git LFS; reads only files of such a size.
 
         Raises:
-            DataError: it is one, or cannot be read.
+            DataError: it is a pointer, or cannot be read.
         """
         if SHORTEST_POINTER <= file.size <= LONGEST_POINTER:
             with self.open(file) as opened:

@@ -25,14 +25,14 @@ zstd = importlib.import_module(
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES = 256 << 20
-"""Limit of a JSON line: bytes, text, object and tokens of a line are in memory at once."""
+"""Limit of a JSON line: its bytes, text, object and tokens are in memory together."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
 COMPRESSED = (".gz", ".zst")
 MARK_BYTES = 4
 OTHER_MARKS = (
-    (codecs.BOM_UTF32_LE, "UTF-32"),  # before that of UTF-16, with which it begins
+    (codecs.BOM_UTF32_LE, "UTF-32"),  # before UTF-16's mark, which is its prefix
     (codecs.BOM_UTF32_BE, "UTF-32"),
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
@@ -48,13 +48,13 @@ class TextFiles:
     """Whether to reject bytes that are not UTF-8."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield ranges of bytes; a range owns the lines that begin in it."""
+        """Yield ranges of bytes; a range owns the lines that start in it."""
         return _byte_ranges(file)
 
     def texts(self, part: Slice) -> Iterator[Text]:
-        """Yield pieces of the document, cut after line breaks where there are any.
+        """Yield pieces of the document, cut after line breaks if it has any.
 
-        A byte order mark before it is no text; a file of nothing else is empty.
+        A leading byte order mark is not text; a file with nothing else is empty.
         """
         with self.corpus.open(part.file) as file:
             place, end = _line_start(file, part.start), _line_start(file, part.stop)
@@ -75,7 +75,7 @@ class TextFiles:
                 place, rest, begins = place + cut, rest[cut:], False
 
     def _mark(self, file: InputFile, head: bytes) -> int:
-        """Return the bytes of the mark of UTF-8 at the beginning; refuse those of other ones."""
+        """Return the length of a leading UTF-8 mark; refuse marks of other encodings."""
         if problem := mark_problem(head):
             self.corpus.refuse(file.path, problem)
         return len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
@@ -101,7 +101,7 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """Reads JSON lines, plain or compressed: each line is an object, one field of it the text."""
+    """Reads JSON lines, plain or compressed: each line is an object with a text field."""
 
     corpus: Corpus
     text_field: str
@@ -113,7 +113,7 @@ class JsonLines:
         return _byte_ranges(file)
 
     def texts(self, part: Slice) -> Iterator[Text]:
-        """Yield the text of each line; empty ones are left out."""
+        """Yield the text of each line; empty texts are omitted."""
         with self.corpus.open(part.file) as file:
             if has_ending(part.file.name, COMPRESSED):
                 with self._decompressed(part.file, file) as lines:
@@ -123,7 +123,7 @@ class JsonLines:
                 file.seek(place)
                 lines = io.BufferedReader(file, BLOCK_BYTES)
                 yield from self._texts(part.file, lines, place, end)
-                lines.detach()  # else its destructor closes the file before the corpus's check
+                lines.detach()  # otherwise its destructor closes the file before the corpus's check
 
     @contextmanager
     def _decompressed(self, file: InputFile, opened: io.FileIO) -> Iterator[IO[bytes]]:
@@ -184,7 +184,7 @@ class _Line:
     """Whether it is the file's first line."""
 
     def record(self) -> dict[str, Any] | None:
-        """Return the object, or None of a blank line."""
+        """Return the object, or None for a blank line."""
         if self.at_start and (problem := mark_problem(self.data[:MARK_BYTES])):
             self.refuse(problem)
         try:
@@ -199,7 +199,7 @@ class _Line:
         return record
 
     def _one_a_line(self, text: str) -> str:
-        """Return what helps where the first line begins a document that takes the whole file."""
+        """Return a remedy if the first line starts a document that spans the file."""
         if not self.at_start or (text != "{" and not text.startswith("[")):
             return ""
         each = "." if text == "{" else ".[]"
@@ -215,7 +215,7 @@ class _Line:
 
 
 def mark_problem(head: bytes) -> str | None:
-    """Return what is wrong with a file that begins with the mark of another encoding than UTF-8."""
+    """Return what is wrong with a file that starts with another encoding's mark than UTF-8's."""
     name = next((name for mark, name in OTHER_MARKS if head.startswith(mark)), None)
     if name is None:
         return None
@@ -233,7 +233,7 @@ def _byte_ranges(file: InputFile) -> Iterator[Slice]:
 
 
 def _line_start(file: io.FileIO, place: int) -> int:
-    """Return the start of the first line at or after `place`; the file's size if there is none."""
+    """Return the start of the first line at or after `place`, or the file's size without one."""
     if place == 0:
         return 0
     place = file.seek(place - 1)

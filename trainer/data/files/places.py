@@ -59,7 +59,7 @@ def real(path: Path, field: str) -> Path:
 
 
 def refuse_pointer(path: Path, field: str = "") -> None:
-    """Reject a file that is a pointer of Git LFS; whoever reads it finds any other fault.
+    """Reject a file that is a pointer of Git LFS; its reader finds any other fault.
 
     Args:
         path: the file.

@@ -9,11 +9,11 @@ from typing import Protocol
 from trainer.data.files.corpus import InputFile
 
 PART_BYTES = 32 << 20
-"""Text of one part: seconds of tokenization, long against its overhead, short against a repeat."""
+"""Text of one part: seconds of tokenization, long compared with the overhead, short to repeat."""
 PART_SLICES = 4096
-"""Most slices of one part, which is pickled for the process that reads it."""
+"""Limit of the slices in a part, which is pickled for the process that reads it."""
 PIECE_BYTES = 1 << 20
-"""Text of one call of the tokenizer."""
+"""Text per call of the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Text:
 
     data: bytes
     begins: bool = True
-    """Whether a document begins with it."""
+    """Whether it starts a document."""
     ends: bool = True
-    """Whether a document ends with it."""
+    """Whether it ends a document."""
 
 
 @dataclass(frozen=True)

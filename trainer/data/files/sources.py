@@ -21,8 +21,8 @@ JSON_LINES = tuple(
     f".{kind}{c}" for kind in ("jsonl", "ndjson", "json") for c in ("", ".gz", ".zst")
 )
 
-# Excluded from the standard library: installed packages and build configuration, which differ by
-# machine, and the tests, which many distributions of Python lack.
+# Excluded from the standard library: installed packages and build configuration, which differ
+# between machines, and the tests, which many distributions of Python lack.
 NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
 
@@ -53,7 +53,7 @@ class Source:
     data: DataSection
 
     def parts(self, on_file: Callable[[InputFile], None] = lambda _file: None) -> Iterator[Part]:
-        """Yield the parts of all documents; they depend on the files alone.
+        """Yield the parts of all documents; they depend only on the files.
 
         Args:
             on_file: called with each file.

@@ -68,22 +68,22 @@ class _Column:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Return whether a type holds text, however it is encoded."""
+    """Return whether a type holds text, in any encoding."""
     if isinstance(kind, pa.BaseExtensionType):  # such as JSON, which is stored as text
         return _is_text(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return _is_text(kind.value_type)
-    if pa.types.is_run_end_encoded(kind):  # of views and dictionaries no kernel takes any
+    if pa.types.is_run_end_encoded(kind):  # no kernel takes those of views or dictionaries
         return pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
     return any(is_kind(kind) for is_kind in TEXT_TYPES)
 
 
 def _plain(rows: pa.Array) -> pa.Array:
-    """Return texts of any encoding as a plain array; what a dictionary repeats may be null."""
+    """Return texts of any encoding as a plain array; a dictionary's entries may be null."""
     kind = rows.type
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(rows.storage)
-    if pa.types.is_dictionary(kind):  # its values first: no kernel takes any of views
+    if pa.types.is_dictionary(kind):  # its values first: no kernel takes dictionaries of views
         return _plain(rows.dictionary).take(rows.indices)
     if pa.types.is_run_end_encoded(kind):
         return pc.run_end_decode(rows)
@@ -123,7 +123,7 @@ class Parquet(_Column):
                 columns=[self.text_field],
                 use_threads=False,
             ):
-                # By name: `a.b` selects the field of a struct `a` too.
+                # By name: `a.b` also selects the field of a struct `a`.
                 yield from self._texts(part.file, batch.column(self.text_field), row)
                 row += batch.num_rows
 

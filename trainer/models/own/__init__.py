@@ -1,1 +1,1 @@
-"""Own models: a module of the user's code, its plans, and what of its forward varies with data."""
+"""Own models: a module of the user's code, its plans, and how its forward depends on data."""

@@ -1,4 +1,4 @@
-"""Runs a function in a child of this process, whose memory it may change without a trace."""
+"""Runs a function in a child process, where it may change memory without consequences."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LONGEST_SECONDS = 120.0
 
 
 def in_child(run: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """Return what `run` returns in a fork of this process, by JSON; None where it does not end.
+    """Return the result of `run` in a fork of this process, as JSON; None if it does not end.
 
-    The child has one thread: what waits for another one waits until it is killed.
+    The child has one thread: code that waits for another thread waits until it is killed.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():  # Python 3.12 warns of forks with threads
@@ -29,7 +29,7 @@ def in_child(run: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
     if pid == 0:
         with suppress(BaseException):
             os.close(reading)
-            torch.set_num_threads(1)  # OpenMP's other threads are not here
+            torch.set_num_threads(1)  # OpenMP's other threads do not exist here
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(json.dumps(run()).encode())
         os._exit(0)
@@ -52,6 +52,6 @@ def _answer(reading: int) -> dict[str, Any] | None:
         content += part
     try:
         found: dict[str, Any] = json.loads(content)
-    except ValueError:  # it died, or the time is over
+    except ValueError:  # it died, or timed out
         return None
     return found

@@ -1,8 +1,8 @@
 """Where the course of an own model's forward depends on its tokens (docs/models.md).
 
-Ranks have other sequences. FSDP gathers the weights of a block by a collective when forward meets
-the block, and reduces the gradients that backward made. Where two ranks meet different blocks,
-they would train on a mixture of the weights of both, without an error if these are equally large.
+Ranks have different sequences. FSDP gathers a block's weights by a collective when forward reaches
+the block, and reduces the gradients of backward. If two ranks reach different blocks, they would
+train on a mixture of both blocks' weights, without an error if the sizes are equal.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ logger = logging.getLogger("trainer")
 ATTRIBUTE = "data_dependence"
 """Attribute of the user's module that names a `DataDependence`."""
 Order = tuple[str, ...]
-"""Names of the blocks, within the user's module, as forward runs them."""
+"""Names of the blocks, within the user's module, in the order of forward."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What forward did on the meta device, whose tensors have no values."""
+    """The result of forward on the meta device, where tensors have no values."""
 
     orders: Mapping[bool, Order] = field(default_factory=dict)
-    """The order of the blocks in training, and that in evaluation; empty where it failed."""
+    """The order of the blocks in training and in evaluation; empty if forward failed."""
     used: frozenset[str] | None = None
-    """Parameters of the user's module that backward reached; None where that is not known."""
+    """Parameters of the user's module that backward reached; None if unknown."""
     changed: frozenset[str] | None = None
-    """Buffers of checkpoints that forward changed in training; None where it failed."""
+    """Buffers of checkpoints that forward changed in training; None if it failed."""
     reason: str | None = None
-    """Why it failed."""
+    """Why forward failed."""
     reads_values: bool = False
-    """Whether it failed because it reads a value, by which it may decide."""
+    """Whether it failed because it reads a value, on which its course may depend."""
 
 
 def stated_dependence(model: OwnModel, spec: JobSpec) -> DataDependence | None:
-    """Return what the class of the user's module states; None where it states nothing.
+    """Return the statement of the user's module's class; None if it makes none.
 
     Raises:
-        LaunchError: it is no value of `DataDependence`, or one that pipeline stages, whose
-            micro-batches overlap, do not allow.
+        LaunchError: the statement is no value of `DataDependence`, or pipeline stages do not allow
+            it, because their micro-batches overlap.
     """
     given = getattr(model.net, ATTRIBUTE, None)
     if given is None:
@@ -77,14 +77,14 @@ def stated_dependence(model: OwnModel, spec: JobSpec) -> DataDependence | None:
 
 
 def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
-    """Set `data_dependence` of a model; return the order of its blocks, where that is known.
+    """Set `data_dependence` of a model; return the order of its blocks, if known.
 
-    A collective. Where the module states nothing, rank 0 runs forward on the meta device: what
-    reads a value fails there, and may decide by it. Where it fails for another reason, the order
-    of the first forward counts.
+    A collective. If the module states nothing, rank 0 runs forward on the meta device: code that
+    reads a value fails there, and its course may depend on the value. If forward fails for another
+    reason, the order of the first forward counts.
 
     Raises:
-        LaunchError: as `stated_dependence`; or ranks have built other parameters.
+        LaunchError: as in `stated_dependence`; or ranks have built different parameters.
     """
     named = [f"{name} {list(p.shape)} {p.requires_grad}" for name, p in model.named_parameters()]
     if not is_alike(named):
@@ -112,9 +112,9 @@ def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
 
 
 def _trial(model: OwnModel, spec: JobSpec) -> Trial:
-    """Run forward of new instances in a child process: it may cache tensors, which have no values.
+    """Run forward of new instances in a child process: it may cache tensors without values.
 
-    The child has no threads of this process, so it may never end; then nothing is known.
+    The child has none of this process' threads, so it may never end; then nothing is known.
     """
 
     def run() -> dict[str, Any]:
@@ -140,17 +140,17 @@ def _trial(model: OwnModel, spec: JobSpec) -> Trial:
 def reads_values(error: Exception) -> bool:
     """Return whether an error on the meta device is that of a missing value."""
     text = str(error)
-    if "Meta tensors" in text:  # an operator without a kernel: of torch's own the shape is data
+    if "Meta tensors" in text:  # no kernel: in torch itself, operators with data-dependent shapes
         return text.startswith("aten::")
     return any(part in text for part in ("meta tensor", "register_meta", "meta device type"))
 
 
 def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> dict[str, Any]:
-    """Run a new instance on the meta device, in training with backward.
+    """Run a new instance on the meta device; in training with backward.
 
     Returns:
-        `order`: its blocks in the order in which they ran; `changed`: the buffers that forward has
-        changed; `used`: the parameters that backward has reached, None where it did not run.
+        `order`: its blocks in the order of their run; `changed`: the buffers that forward changed;
+        `used`: the parameters that backward reached, None if it did not run.
     """
     order: list[str] = []
     with torch.device("meta"), torch.set_grad_enabled(training):
@@ -185,13 +185,13 @@ def _names(net: nn.Module, blocks: Iterable[nn.Module]) -> dict[str, nn.Module]:
 
 
 class BlockOrder:
-    """Compares, before a rank gathers the weights of a block, whether this block is next.
+    """Checks, before a rank gathers the weights of a block, that this block is next.
 
-    Without a known order that of the first forward counts, if it is the same on all ranks.
+    Without a known order, the first forward's order counts if it is the same on all ranks.
     """
 
     def __init__(self, model: OwnModel, spec: JobSpec, orders: Mapping[bool, Order]) -> None:
-        """Watch a model, or a stage of one, after FSDP has been applied."""
+        """Watch a model, or one of its stages, after FSDP has been applied."""
         self._is_whole = spec.parallelism.pp == 1
         blocks = _names(model.net, model.layers.values())
         self._orders = {
@@ -199,9 +199,9 @@ class BlockOrder:
             for training, order in orders.items()
         }
         self._run: list[str] | None = None
-        """What the present forward has run; None in backward, which may run blocks again."""
+        """Blocks of the current forward; None in backward, which may run blocks again."""
         for name, block in blocks.items():
-            # First of all: FSDP's own hook gathers the weights.
+            # The first hook: FSDP's own hook gathers the weights.
             block.register_forward_pre_hook(partial(self._before_block, model, name), prepend=True)
         model.register_forward_pre_hook(self._begin, prepend=True)
         model.register_forward_hook(self._end)
@@ -241,7 +241,7 @@ def _instead(order: Order, place: int) -> str:
 
 
 def _refusal(what: str) -> str:
-    """Return the error of a forward that runs its blocks in another order than other ranks."""
+    """Return the error of a forward with another order of blocks than on other ranks."""
     return (
         f"model.factory: forward runs blocks of model.block_classes in an order that varies: {what}"
         f"; legal: {ATTRIBUTE} = 'anywhere' in the module's class, with which ranks gather all "

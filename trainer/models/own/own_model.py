@@ -31,7 +31,7 @@ from trainyard.spec.job import JobSpec
 
 STD = 0.02
 RUNS_AGAIN = ("full", "selective")
-"""Modes of activation checkpointing in which backward runs the code of a block again."""
+"""Modes of activation checkpointing in which backward runs a block's code again."""
 
 
 class OwnModel(Model):
@@ -56,9 +56,9 @@ class OwnModel(Model):
         self.build = _builder(spec, roots)
         """Builds the user's module on torch's default device."""
         self.used_parameters: frozenset[str] | None = None
-        """Names of the parameters that backward reaches for all tokens, where they are known."""
+        """Names of the parameters that backward reaches for all tokens, if known."""
         self.changed_buffers: frozenset[str] | None = None
-        """Names of the buffers that forward changes while training, where they are known."""
+        """Names of the buffers that forward changes in training, if known."""
         self._stream_dtype: torch.dtype = getattr(torch, spec.training.param_dtype)
         self.net = self.build()
         check_parameters(self.net)
@@ -127,7 +127,7 @@ class OwnModel(Model):
         return loss
 
     def keep(self, names: Collection[str]) -> None:
-        """Replace, in place, all modules but those of the named pieces by None."""
+        """Replace, in place, all modules except those of the named pieces by None."""
         held = self._named(names)
         for name in self._named(self._pieces) - held:
             parent, _, child = name.rpartition(".")
@@ -151,7 +151,7 @@ class OwnModel(Model):
         return part
 
     def try_in_parts(self, parts: Sequence[Collection[str]]) -> None:
-        """Run parts in order on the meta device, each on the output of the one before.
+        """Run parts in order on the meta device, each on the previous one's output.
 
         Raises:
             LaunchError: a part fails or returns an illegal output.
@@ -192,7 +192,7 @@ class OwnModel(Model):
     def _versions_of_buffers(self) -> Versions:
         """Return the buffers of the blocks, and how often each was changed.
 
-        Only where backward runs blocks again, which would change them once more.
+        Empty unless backward runs blocks again, which would change the buffers again.
         """
         mode = self._spec.activation_checkpoint.mode
         if mode not in RUNS_AGAIN or not torch.is_grad_enabled():
@@ -282,7 +282,7 @@ def _share(
     part: nn.Module, whole: nn.Module, *, cut: set[str], held: set[str], prefix: str = ""
 ) -> None:
     """Put the children of `whole` into `part`; those in `cut` but not in `held` become None."""
-    # The same dict object: buffers that get memory later in one module then exist in the other.
+    # The same dict object: buffers allocated later in one module then also exist in the other.
     part._buffers = whole._buffers
     for name, child in whole._modules.items():
         path = prefix + name

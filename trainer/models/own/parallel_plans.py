@@ -24,8 +24,8 @@ def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
     """Return the style of each module that `tensor_parallel_plan` names, patterns expanded.
 
     Raises:
-        LaunchError: the plan is missing, raises, names an unknown module, or under sequence
-            parallelism leaves out a module with parameters.
+        LaunchError: the plan is missing, raises, names an unknown module, or, under sequence
+            parallelism, omits a module with parameters.
     """
     axes = spec.parallelism
     options = {
@@ -59,7 +59,7 @@ def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
 def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
     """Return the modules of each piece of `pipeline_parallel_plan`, by our name of the piece.
 
-    The first is `tok_embeddings`, those between are `layers.0` and so on, the last is `output`;
+    The first is `tok_embeddings`, the middle ones are `layers.0` and so on, the last is `output`;
     `norm` belongs to the last and has no modules of its own.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the parameters of an own model must be, and that forward does not change it."""
+"""Requirements of an own model's parameters, and a check that forward does not break them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainer.errors import LaunchError
 
 
 def check_parameters(net: nn.Module) -> None:
-    """Refuse parameters that FSDP cannot divide: on one rank too, so that every size trains.
+    """Refuse parameters that FSDP cannot divide, even on one rank, so that every size trains.
 
     Raises:
         LaunchError: a parameter has no shape yet, no dimension or no element, is not of a
-            floating-point type, or does not lie in memory in the order of its dimensions.
+            floating-point type, or is not contiguous in memory.
     """
     for name, parameter in net.named_parameters():
         if isinstance(parameter, UninitializedParameter):
@@ -37,7 +37,7 @@ def _refusal(name: str, found: str) -> str:
 
 
 def refuse_changed_requirements(model: nn.Module) -> None:
-    """Have each forward of a model refuse parameters that are thawed or frozen since now.
+    """Make each forward of a model refuse parameters that are thawed or frozen from now on.
 
     Call it after FSDP was applied. A unit is compared while it has its gathered parameters, the
     rest at the end of forward: before backward, in which ranks would reduce other gradients.
@@ -47,12 +47,12 @@ def refuse_changed_requirements(model: nn.Module) -> None:
     required = {name: p.requires_grad for name, p in model.named_parameters(remove_duplicate=False)}
     for name, unit in model.named_modules():
         if unit is model or isinstance(unit, FSDPModule):
-            # First of all: FSDP's own hook frees the gathered parameters.
+            # The first hook: FSDP's own hook frees the gathered parameters.
             nn.Module.register_forward_hook(unit, partial(_compare, required, name), prepend=True)  # type: ignore[arg-type]
 
 
 def own_parameters(unit: nn.Module, name: str) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that a unit of FSDP gathers, which are not those of inner units."""
+    """Yield the parameters that an FSDP unit gathers, without those of inner units."""
     yield from unit.named_parameters(prefix=name, recurse=False, remove_duplicate=False)
     for child_name, child in unit.named_children():
         if not isinstance(child, FSDPModule):

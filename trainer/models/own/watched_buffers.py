@@ -1,4 +1,4 @@
-"""Buffers of a module, and which of them forward changes."""
+"""Watches the buffers of a module for changes by forward."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 Versions = Mapping[str, tuple[Tensor | None, int]]
-"""Buffers, which forward may replace, and how often each was changed, by name."""
+"""Buffers, which forward may replace, and the number of changes of each, by name."""
 
 
 class WatchedBuffers:
-    """The buffers of a module, or some of them, as they are at any time."""
+    """The current buffers of a module, or of some of its modules."""
 
     def __init__(self, module: nn.Module, *, within: Collection[nn.Module] | None = None) -> None:
         """Watch the buffers of some of its modules; without `within` those that checkpoints hold.
 
-        Checkpoints hold none that is None, and none with `persistent=False`.
+        Checkpoints hold no buffer that is None or has `persistent=False`.
         """
         self._owners = {
             f"{prefix}.{key}" if prefix else key: (owner, key)
@@ -28,16 +28,16 @@ class WatchedBuffers:
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the buffers that are there, by name."""
+        """Return the existing buffers by name."""
         return {name: each for name, (each, _) in self.versions().items() if each is not None}
 
     def versions(self) -> Versions:
-        """Return the buffers, and how often each was changed."""
+        """Return the buffers, and the number of changes of each."""
         found = {name: owner._buffers[key] for name, (owner, key) in self._owners.items()}
         return {name: (each, 0 if each is None else each._version) for name, each in found.items()}
 
     def changed(self, before: Versions) -> list[str]:
-        """Return the names of the buffers that are not as `before`; none of no versions."""
+        """Return the names of buffers changed since `before`; empty without versions."""
         now = self.versions() if before else {}
         return [
             name

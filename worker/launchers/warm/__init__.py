@@ -1,1 +1,1 @@
-"""Launches whose ranks are forked from a process that has imported torch: no rank imports it."""
+"""Launches that fork the ranks from a process that has imported torch, so that none imports it."""

@@ -1,4 +1,4 @@
-"""A digest of the code that a forkserver has imported, to find changes on the disk."""
+"""A digest of the code that a forkserver has imported, to detect changes on disk."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 PACKAGES: tuple[str, ...] = ("trainer", "trainyard", "worker")
 INSTALLED = "*.dist-info"
-"""Folders in which installed distributions have their name and version."""
+"""Folders with name and version of installed distributions."""
 
 
 def digest_of_code() -> str:
     """Return the digest of the programs' source and of the installed distributions.
 
-    It takes some 10 ms: the source is read whole, a distribution counts by its name, version and
-    the time of its installation.
+    It takes some 10 ms: the source is read whole; a distribution counts by name, version and
+    installation time.
 
     Raises:
         OSError: a file cannot be read.
@@ -33,7 +33,7 @@ def digest_of_code() -> str:
 
 def _sources() -> Iterator[Path]:
     for name in PACKAGES:
-        spec = find_spec(name)  # which imports none of the package
+        spec = find_spec(name)  # imports nothing of the package
         for folder in () if spec is None else spec.submodule_search_locations or ():
             yield from Path(folder).rglob("*.py")
 

@@ -1,6 +1,6 @@
-"""The supervisor's side of a forkserver: forks it, has it fork once, and is its children's parent.
+"""The supervisor's side of a forkserver: forks it, has it fork once, and adopts its children.
 
-Until the gate opens no child does anything, so whatever goes wrong before is no failed launch.
+No child does anything before the gate opens, so that an earlier error is no failed launch.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from worker.launchers.warm.forkserver import MESSAGE_BYTES, ForkedLaunch, run_fo
 from worker.node.process_tree import MARKER, NODE_MARKER
 
 PRELOADED = "trainer.__main__"
-"""Module that is imported before, and that the processes of a launch enter."""
+"""Module imported in advance, which the processes of a launch enter."""
 FORK_SECONDS = 20.0
-"""Longest time for an answer, and for its end after that; usually 0.1 s in all."""
+"""Time limit for an answer, and then for the forkserver's exit; usually 0.1 s in total."""
 UNMARKED = "0" * 26
-"""Mark of a process that belongs to no attempt yet; ids are as long."""
+"""Mark of a process without an attempt so far; it has the length of an id."""
 
 
 def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
     """Return the variables of a process from which forkservers are forked.
 
-    They are those of a rank, with marks whose places in memory the ranks' own marks take.
+    They are those of a rank; their marks reserve the memory for the ranks' own marks.
 
     Args:
         node: name of the node.
@@ -45,27 +45,27 @@ def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
 
 
 class ForkserverError(Exception):
-    """The forkserver forks nothing; a cold launch takes its place."""
+    """The forkserver forks nothing; the launch is cold instead."""
 
 
 class Forkserver:
-    """A forkserver that this process has started; it ends with this process."""
+    """A forkserver started by this process; it ends with this process."""
 
     def __init__(self, pid: int, control: socket.socket, environment: Mapping[str, str]) -> None:
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)
-        """Readable when it has ended."""
+        """Readable when the forkserver has ended."""
         self._control = control
         self.environment = environment
-        """Variables that its imports have seen, as a rank would have them."""
+        """Variables that its imports saw, as a rank would have them."""
 
     @classmethod
     def start(cls, module: Any, environment: Mapping[str, str]) -> Forkserver:
-        """Fork one from this process, which has one thread and holds nothing of a launch.
+        """Fork one from this process, which must have one thread and hold nothing of a launch.
 
         Args:
-            module: what its children enter; it is imported.
-            environment: variables that its import has seen, as a rank would have them.
+            module: the module that its children enter; already imported.
+            environment: variables that the import saw, as a rank would have them.
 
         Raises:
             OSError: the system refuses.
@@ -79,13 +79,13 @@ class Forkserver:
         return cls(pid, own, environment)
 
     def fork(self, request: ForkedLaunch) -> list[int]:
-        """Have it fork, and let its children begin; they are this process's own by then.
+        """Have it fork, and let its children start; they are then children of this process.
 
         Returns:
             Their pids, in the order of the request. The forkserver has ended.
 
         Raises:
-            ForkserverError: it has forked nothing, or nothing that begins.
+            ForkserverError: it forked nothing, or no child that starts.
         """
         gate, opener = os.pipe()
         try:
@@ -105,7 +105,7 @@ class Forkserver:
 
     def end(self) -> None:
         """End it; the process tree reaps it."""
-        with suppress(ProcessLookupError):  # it has ended, and been reaped
+        with suppress(ProcessLookupError):  # it has ended and was reaped
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self._control.close()
 

@@ -1,11 +1,11 @@
-"""The process that has torch imported and forks the ranks of one launch, then ends.
+"""The process that has imported torch, forks the ranks of one launch, then ends.
 
 A supervisor forks it before it takes a launch. It waits for one request. Each process that it forks
-closes all descriptors but its own, becomes the user of the ranks, waits at a gate until this
-process has ended, so that the supervisor has become its parent, and calls the module's `enter()`
-with the request's words in `sys.argv`; a rank does so behind the code of the rank wrapper.
+closes all inherited descriptors and becomes the ranks' user. It waits at a gate until this process
+has ended, so that the supervisor has become its parent. Then it calls the module's `enter()` with
+the request's words in `sys.argv`; a rank does so behind the code of the rank wrapper.
 
-It holds no secret: it starts before the launch is given, without the worker's own variables.
+It holds no secret: it starts before the launch is known, without the worker's own variables.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from worker.node.rank_wrapper import CANNOT_START, LAUNCHER_PID, become, die_wit
 
 PR_SET_DUMPABLE = 4  # linux/prctl.h
 MESSAGE_BYTES = 1024 * 1024
-"""Most bytes of a message: the variables of one launch, a few KiB of each rank."""
+"""Size limit of a message: the variables of one launch, a few KiB for each rank."""
 STANDARD = range(3)
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that an interpreter ignores from its start."""
 LISTENER, ADDRESS, PORT = "TRAINYARD_STORE_FD", "MASTER_ADDR", "MASTER_PORT"
-"""Variables by which the ranks meet; the trainer reads them."""
+"""Variables of the ranks' rendezvous; the trainer reads them."""
 LOOPBACK = "127.0.0.1"
 GPU_FILES = ("/dev/nvidia", "libcuda.so")
-"""Names in the memory map of a process that has initialised something on a GPU."""
+"""Names in the memory map of a process that has initialised a GPU."""
 ORPHAN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class ForkedProcess:
-    """A process that is forked."""
+    """A process to fork."""
 
     words: list[str]
     """Arguments of the command line."""
     log: str
-    """File to which both its outputs are appended; those of its wrapper, where it is a rank."""
+    """File to which both its outputs are appended; for a rank, its wrapper's outputs."""
     rank: int | None = None
     """Global rank; None for a process without a wrapper."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -61,14 +61,14 @@ class ForkedLaunch:
     run: str
     """Run directory."""
     supervisor: int
-    """Pid of the process that becomes their parent, and with which they end."""
+    """Pid of the process that becomes their parent; they end with it."""
     processes: list[ForkedProcess]
     environment: dict[str, str]
-    """Their variables; none of those of this process remain."""
+    """All their variables; none of this process' variables remain."""
     marks: dict[str, str]
-    """Variables that `/proc/<pid>/environ` shows, of the length that they have here."""
+    """Variables shown by `/proc/<pid>/environ`, each as long as its value here."""
     user: str | None = None
-    """`uid:gid:gid...` of their user; that of this process when absent."""
+    """`uid:gid:gid...` of their user; this process' own when absent."""
     cgroup: str | None = None
     """Cgroup that they join."""
 
@@ -85,11 +85,11 @@ class ForkedLaunch:
 
 
 def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> NoReturn:
-    """Be the forkserver of a supervisor, in a child that it has forked, and end with it.
+    """Run the forkserver of a supervisor in a child that it forked; end with the supervisor.
 
     Args:
         control: socket of the requests and answers.
-        module: what the processes of the launch enter; it is imported.
+        module: the module that the processes of the launch enter; already imported.
         supervisor: pid of the parent.
     """
     try:
@@ -98,7 +98,7 @@ def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> N
         die_with(supervisor)
         _be_as_new()
         _fork_once(control, module)
-        os._exit(0)  # without finalizers: the children have them to themselves
+        os._exit(0)  # without finalizers: they belong to the children
     except BaseException:  # noqa: BLE001 (a child never returns into the supervisor)
         traceback.print_exc()
     finally:
@@ -106,8 +106,8 @@ def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> N
 
 
 def _be_as_new() -> None:
-    """Undo what a worker, or whoever started it, passes on, and what its interpreter has set up."""
-    # Those that the interpreter ignores stay so.
+    """Undo what this process inherited, and what its interpreter has set up."""
+    # The signals that an interpreter ignores stay ignored.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *IGNORED}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -119,9 +119,9 @@ def _fork_once(control: socket.socket, module: Any) -> None:
     """Wait for a request, and fork its processes."""
     message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
     if not message:
-        return  # the supervisor has ended, or needs no fork
+        return  # the supervisor has ended, or does not need a fork
     request, (gate,) = ForkedLaunch.of_json(message), descriptors
-    if why := why_unfit():  # a GPU may have been opened since; threads pass to no fork
+    if why := why_unfit():  # a GPU may have been opened since; a fork loses threads
         _answer(control, error=why)
         return
     pids = fork_all(request, module, gate=gate)
@@ -133,10 +133,10 @@ def _answer(control: socket.socket, **fields: object) -> None:
 
 
 def why_unfit() -> str | None:
-    """Return why this process must not fork ranks: threads, or anything on a GPU.
+    """Return why this process must not fork ranks: threads, or GPU state.
 
-    A fork copies the calling thread alone, and locks as the others hold them; a CUDA context cannot
-    be used by a child.
+    A fork copies only the calling thread, and locks in the state that the others left; a child
+    cannot use a CUDA context.
     """
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     threads = int(status.partition("\nThreads:")[2].split()[0])
@@ -151,9 +151,9 @@ def why_unfit() -> str | None:
 def fork_all(request: ForkedLaunch, module: Any, *, gate: int) -> list[int]:
     """Fork the processes of a request; return their pids, in its order."""
     meeting: dict[str, str] = {}
-    forkserver = os.getpid()  # a child that runs late finds the supervisor as its parent at once
+    forkserver = os.getpid()  # a late child may already have the supervisor as its parent
     with socket.socket() as listener:
-        # Bound here: no other process can take the port before rank 0 serves the store on it.
+        # Bind it here: no other process can take the port before rank 0 serves the store on it.
         listener.bind((LOOPBACK, 0))
         listener.listen(socket.SOMAXCONN)
         meeting = {
@@ -191,8 +191,8 @@ def _become(
 ) -> NoReturn:
     """Become a process of a request.
 
-    The order is that of `rank_wrapper.tie`: the cgroup as the worker's user, then the user of the
-    ranks, for good, and only then the variables that the job chose.
+    The order is that of `rank_wrapper.tie`: the cgroup as the worker's user, then the ranks' user
+    for good, and only then the variables that the job chose.
     """
     try:
         _close_all_but({*STANDARD, *own})
@@ -206,10 +206,10 @@ def _become(
             Path(request.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
         if request.user is not None:
             become(*map(int, request.user.split(":")))
-            # After an exec a process belongs to its user; after a change of user it would not, and
-            # even its own /proc/self were closed to it. It holds nothing of the worker.
+            # After an exec a process belongs to its user; after a change of user alone it does not,
+            # and even its own /proc/self is closed to it. It holds nothing of the worker.
             ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-        os.chdir(request.run)  # this process began before the run directory was there
+        os.chdir(request.run)  # this process started before the run directory existed
         for name, value in request.marks.items():
             _show(name, value)
         os.environ.clear()
@@ -218,7 +218,7 @@ def _become(
             os.environ.update(meeting)
         os.environ[LAUNCHER_PID] = str(request.supervisor)
         if os.read(gate, 1) == b"":
-            os._exit(CANNOT_START)  # the supervisor has ended, or launches in another way
+            os._exit(CANNOT_START)  # the supervisor has ended, or launches differently
         os.close(gate)
         _await_parent(request.supervisor, instead_of=forkserver)
         own -= {gate}
@@ -239,9 +239,10 @@ def _become(
 
 
 def _await_parent(supervisor: int, *, instead_of: int) -> None:
-    """Wait until the supervisor is the parent; end where another process is.
+    """Wait until the supervisor is the parent; exit if another process is.
 
-    It opens the gate after the end of this forkserver, so that hardly any time passes here.
+    The supervisor opens the gate after this forkserver has ended, so that this takes hardly any
+    time.
     """
     deadline = time.monotonic() + ORPHAN_SECONDS
     while os.getppid() == instead_of and time.monotonic() < deadline:
@@ -251,16 +252,16 @@ def _await_parent(supervisor: int, *, instead_of: int) -> None:
 
 
 def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
-    """Run the program of a rank in this process, as a new interpreter would."""
+    """Run a rank's program in this process, as a new interpreter would."""
     try:
         _close_all_but({*STANDARD, *own})
-        for number in (signal.SIGTERM, signal.SIGHUP):  # which the wrapper ignores
+        for number in (signal.SIGTERM, signal.SIGHUP):  # the wrapper ignores them
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.pop(LAUNCHER_PID, None)
         sys.argv = [module.__name__, *words]
         module.enter()
-    except SystemExit as error:  # of the command line
+    except SystemExit as error:  # from the command line
         os._exit(error.code if isinstance(error.code, int) else 1)
     except BaseException:  # noqa: BLE001 (as above)
         traceback.print_exc()
@@ -269,19 +270,19 @@ def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """Close every other descriptor."""
-    # By their list: the limit of open files may be a thousand million, and some may lie above it.
+    """Close every descriptor except some."""
+    # Listed, not counted: the limit of open files may be 10^9, and some may lie above it.
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if descriptor not in kept:
-            with suppress(OSError):  # that of the listing
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(descriptor)
 
 
 def _show(name: str, value: str) -> None:
-    """Put a variable in the place of its former value, which `/proc/<pid>/environ` shows.
+    """Overwrite a variable's former value, which `/proc/<pid>/environ` shows.
 
-    The kernel shows the memory in which the variables lay when the program began. So whoever looks
-    for the processes of an attempt by its marks finds forked ones, and their children.
+    The kernel shows the memory that held the variables when the program started. So a search for an
+    attempt's processes by its marks also finds forked ones and their children.
     """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Launches the ranks of the built-in trainer on one node by forks, else by torchrun."""
+"""Launches the ranks of the built-in trainer on one node by forks, or else by torchrun."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ AFTER_IMPORT = re.compile(
     r"|NCCL_\w+|TORCH_NCCL_\w+|(GLOO|TP)_SOCKET_IFNAME|TORCH_GLOO_LAZY_INIT"
     r"|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|TORCH_ELASTIC_WORKER_IDENTICAL|HOME|USER|LOGNAME"
 )
-"""Variables that no import reads: NCCL and gloo read theirs when a group is made, CUDA when it is
-first used, and compilers when they compile. With another value of any other variable a launch is
+"""Variables that no import reads: NCCL and gloo read theirs when a group is created, CUDA at its
+first use, and compilers when they compile. A different value of any other variable makes a launch
 cold."""
 
 
 class WarmLauncher:
-    """The ranks of one node, forked behind the rank wrapper; torchrun where they cannot be."""
+    """The ranks of one node, forked behind the rank wrapper; by torchrun if that is impossible."""
 
     checks_alongside = True
 
@@ -43,7 +43,7 @@ class WarmLauncher:
         Args:
             share: the node's share of the attempt.
             forkserver: a forkserver of this process that has imported the trainer.
-            trainer: command of a rank: `python -m` a module, and perhaps more words.
+            trainer: command of a rank: `python -m` a module, and optional arguments.
         """
         self._share = share
         self._forkserver = forkserver
@@ -70,10 +70,10 @@ class WarmLauncher:
         return self._cold.start(check=check)
 
     def observe(self) -> Observation:
-        """Return what the ends of the wrappers and their files show."""
+        """Return the state of the ranks, from the wrappers' exits and files."""
         if self._wrappers is None:
             return self._cold.observe()
-        # The ends first: no rank begins after its wrapper has ended.
+        # The exits first: no rank starts after its wrapper has ended.
         ends = [self._share.processes.status(pid) for pid in self._wrappers]
         seen = self._watch.poll()
         early = {
@@ -84,7 +84,7 @@ class WarmLauncher:
         if not early and None in ends:
             return seen
         failure = None
-        if early:  # the other ranks would wait for these, as long as a collective may take
+        if early:  # the other ranks would wait for them until a collective times out
             named = ", ".join(f"{rank} (status {status})" for rank, status in early.items())
             failure = Failure(
                 reason=FailureReason.LAUNCH_ERROR,
@@ -96,18 +96,18 @@ class WarmLauncher:
         return replace(seen, ended=True, failure=failure)
 
     def stop(self) -> None:
-        """End the forkserver, the ranks and everything that they started."""
+        """End the forkserver, the ranks and all their children."""
         self._share.processes.end()
 
     def _fork(self, check: Sequence[str]) -> int | None:
         share, launch, run = self._share, self._share.launch, self._share.run
-        skipped = len(TRAINER)  # what a new interpreter would need to find the module
+        skipped = len(TRAINER)  # the words by which a new interpreter finds the module
         words = [*self._trainer[skipped:], str(run.root)]
         processes = [
             ForkedProcess(words, str(run.launcher_log), rank, _of_rank(local, rank, share))
             for local, rank in enumerate(share.ranks)
         ]
-        if check:  # first: it is the shorter one
+        if check:  # first: it is shorter
             log = str(run.log(share.ranks[0]))
             processes.insert(0, ForkedProcess([*check[skipped:]], log))
         marks = {MARKER: launch.attempt_id, NODE_MARKER: launch.node}
@@ -145,7 +145,7 @@ def why_cold(share: Share, imported: Mapping[str, str]) -> str | None:
 
 
 def _of_rank(local: int, rank: int, share: Share) -> dict[str, str]:
-    """Return the variables of a rank that torchrun would set, apart from where they meet."""
+    """Return the variables of a rank that torchrun would set, except those of the rendezvous."""
     ranks = str(len(share.ranks))
     return {
         "RANK": str(rank),

@@ -1,1 +1,1 @@
-"""What the node is made of, and how it fares: GPUs, cores, memory, disks."""
+"""Hardware of the node and its state: GPUs, cores, memory, disks."""

@@ -1,4 +1,4 @@
-"""The accelerators of the node: the interface that each vendor's library is behind."""
+"""The accelerators of the node: the interface to each vendor's library."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from worker.node.hardware.nvml import Nvml
 
 DEVICE_FILES = Path("/dev")
 OPEN_SECONDS = 60.0
-"""Time within which a driver has to list its devices; a cold one takes some seconds each."""
+"""Time limit for a driver to list its devices; a cold one takes some seconds for each."""
 
 Found = TypeVar("Found")
 
 
 class Accelerators(Protocol):
-    """The devices of one vendor. Any call may take for ever when the driver hangs."""
+    """The devices of one vendor. Any call may block for ever when the driver hangs."""
 
     @property
     def driver(self) -> str:
@@ -27,14 +27,14 @@ class Accelerators(Protocol):
         ...
 
     def devices(self) -> tuple[Accelerator, ...]:
-        """Return what can be a slot, in the order of the vendor's indices.
+        """Return the devices that can be slots, in the order of the vendor's indices.
 
-        Of a GPU that is divided (MIG) these are its instances alone.
+        A divided GPU (MIG) counts only as its instances.
         """
         ...
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return how each device fares; one that does not answer has a problem and no values.
+        """Return the state of each device; one that does not answer has a problem and no values.
 
         `foreign` lists all processes that hold much memory of the device, the node's own included.
         """
@@ -44,11 +44,11 @@ class Accelerators(Protocol):
 def open_accelerators(
     *, device_files: Path | None = None, seconds: float = OPEN_SECONDS
 ) -> Accelerators | None:
-    """Return the GPUs of this machine; None without any, and where the worker may use none.
+    """Return the GPUs of this machine; None without any, or if the worker may use none.
 
     Args:
         device_files: the folder of `nvidia0` and so on.
-        seconds: time within which the driver has to answer.
+        seconds: time limit for the driver to answer.
 
     Raises:
         ValueError: the machine has GPUs, and the driver does not list them.
@@ -69,27 +69,27 @@ def open_accelerators(
 
 
 def sample_once(*, seconds: float) -> tuple[AcceleratorSample, ...]:
-    """List and sample the devices of this machine anew, in a process that keeps none open.
+    """List and sample this machine's devices anew, in a process that keeps none open.
 
     Args:
-        seconds: time within which the driver has to answer.
+        seconds: time limit for the driver to answer.
 
     Raises:
-        OSError: it does not, or it fails for every device.
+        OSError: the driver does not answer, or fails for every device.
     """
     return _within(seconds, Nvml.sample_once)
 
 
 def visible_devices(devices: Sequence[Accelerator], visible: str | None) -> tuple[Accelerator, ...]:
-    """Leave out what the worker's own `CUDA_VISIBLE_DEVICES` hides, which NVML ignores.
+    """Leave out devices hidden by the worker's own `CUDA_VISIBLE_DEVICES`, which NVML ignores.
 
     Args:
-        devices: all that the driver lists, in its order.
-        visible: the variable: indices of GPUs, or beginnings of UUIDs. A divided GPU stands for
-            its instances. A device that is named twice is one slot.
+        devices: all devices of the driver, in its order.
+        visible: the variable: indices of GPUs, or prefixes of UUIDs. A divided GPU stands for its
+            instances. A device that is named twice is one slot.
 
     Raises:
-        ValueError: there are devices, and the variable names none of them.
+        ValueError: there are devices, but the variable names none of them.
     """
     if visible is None:
         return tuple(devices)
@@ -111,11 +111,11 @@ def _is_named(device: Accelerator, word: str) -> bool:
 
 
 def _within(seconds: float, call: Callable[[], Found]) -> Found:
-    """Return what a call returns, from a thread that is left behind when it takes too long.
+    """Return the result of a call in a thread, which is abandoned when it takes too long.
 
     Raises:
         OSError: it takes longer.
-        Exception: what the call raises.
+        Exception: the call's own error.
     """
     found: list[Found] = []
     failed: list[Exception] = []
@@ -137,7 +137,7 @@ def _within(seconds: float, call: Callable[[], Found]) -> Found:
 
 
 def _unlisted(there: Sequence[str], why: object) -> str:
-    """Return the error for a node whose GPUs are hidden: it would train on its CPUs unnoticed."""
+    """Return the error for a node with hidden GPUs: it would train on its CPUs unnoticed."""
     return (
         f"this machine has GPUs (/dev/{there[0]}), but NVML fails: {why}; mend the driver, or set "
         "TRAINYARD_DEVICE=cpu to offer CPU slots"

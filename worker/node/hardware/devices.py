@@ -1,4 +1,4 @@
-"""What the node offers: its accelerators, or without any its cores; without torch."""
+"""The slots of the node: its accelerators, or its cores without any; without torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from worker.node.cgroup import cgroup_limits
 from worker.node.hardware.accelerators import Accelerators, visible_devices
 
 LEAST_CPU_SLOTS = 4
-"""A node without GPUs offers at least so many, so that every layout can be tried on a laptop."""
+"""Minimum of slots on a node without GPUs, so that every layout can be tried on a laptop."""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """What the node offers, and what `CUDA_VISIBLE_DEVICES` must say for each slot."""
+    """The slots of the node, and the value of `CUDA_VISIBLE_DEVICES` for each."""
 
     hardware: Hardware
     visible: tuple[str, ...]
-    """For each slot of a GPU node what makes CUDA see that GPU; empty on a CPU node."""
+    """For each slot of a GPU node the name by which CUDA sees its GPU; empty on a CPU node."""
 
     @property
     def threads_per_slot(self) -> int:
-        """CPU threads that a rank may use without taking those of another slot."""
+        """CPU threads that a rank may use without taking another slot's."""
         return max(1, self.hardware.cores // self.hardware.slots)
 
 
@@ -35,12 +35,12 @@ def find_devices(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     slots: int | None = None,
 ) -> Devices:
-    """Return what this node offers.
+    """Return the slots of this node.
 
     Args:
         accelerators: the GPUs of the machine, if it has any.
         device: kind of slots to offer.
-        slots: how many, in place of all.
+        slots: number of slots to offer; all when absent.
 
     Raises:
         ValueError: `device="cuda"` without a GPU, `CUDA_VISIBLE_DEVICES` that names none of the

@@ -1,4 +1,4 @@
-"""Processes on the devices that no supervisor of this node started."""
+"""Finds processes on the devices that no supervisor of this node started."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from trainyard.protocol.node_samples import AcceleratorSample, DeviceProcess
 from worker.node.process_identity import in_initial_pid_namespace, process_stat
 
 Supervisors = Callable[[], Collection[int]]
-"""Returns the pids of the supervisors that live on this node."""
+"""Returns the pids of the live supervisors of this node."""
 
 
 def without_own(
     samples: tuple[AcceleratorSample, ...], supervisors: Supervisors
 ) -> tuple[AcceleratorSample, ...]:
-    """Leave out the processes below a supervisor, and name user and command of the others.
+    """Leave out processes below a supervisor, and add user and command of the others.
 
-    Inside a PID namespace the others have no names: the driver's pids are of another namespace, and
-    `/proc` has unrelated processes under them.
+    Inside a PID namespace the others get no names: the driver's pids belong to another namespace,
+    and `/proc` shows unrelated processes under them.
     """
     if not any(sample.foreign for sample in samples):
         return samples

@@ -1,4 +1,4 @@
-"""GPUs of NVIDIA, by its management library (NVML); the field names are those of its reference."""
+"""NVIDIA GPUs through the management library (NVML); field names are those of its reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 ABSENT = frozenset(
     {
-        nvml.NVML_ERROR_INVALID_ARGUMENT,  # what a MIG instance answers to questions of the board
+        nvml.NVML_ERROR_INVALID_ARGUMENT,  # a MIG instance, for values of the whole board
         nvml.NVML_ERROR_NOT_SUPPORTED,
         nvml.NVML_ERROR_NO_PERMISSION,
         nvml.NVML_ERROR_NOT_FOUND,
@@ -36,14 +36,14 @@ ABSENT = frozenset(
         nvml.NVML_ERROR_NO_DATA,
     }
 )
-"""Errors of a value that this device does not have; all others are a problem of the device."""
+"""Errors for a value that this device does not have; all others are problems of the device."""
 MEMORY_HELD_BYTES = 100 << 20
-"""Memory from which on a process is listed: a CUDA context takes several times as much, the server
-of MPS and a display without windows less."""
+"""Memory from which on a process is listed. A CUDA context takes several times as much; the MPS
+server, and a display without windows, take less."""
 WAIT_MILLISECONDS = 1000
-"""Longest wait for an event in one call, after which the thread looks whether it is to end."""
+"""Longest wait for an event in one call; then the thread checks whether it must stop."""
 XID_SECONDS = 86_400.0
-"""Age up to which an Xid error is part of the samples."""
+"""Age up to which an Xid error is included in the samples."""
 XID = nvml.nvmlEventTypeXidCriticalError
 THROTTLE_REASONS: Mapping[int, str] = {
     nvml.nvmlClocksEventReasonApplicationsClocksSetting: "application clocks",
@@ -55,7 +55,7 @@ THROTTLE_REASONS: Mapping[int, str] = {
     nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
     nvml.nvmlClocksEventReasonDisplayClockSetting: "display clocks",
 }
-"""An idle GPU also lowers its clocks, which is no reason to show."""
+"""An idle GPU also lowers its clocks; that reason is not shown."""
 NVLINK_ERRORS = (
     nvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
     nvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
@@ -66,7 +66,7 @@ NVLINK_ERRORS = (
 
 @dataclass(frozen=True)
 class _Device:
-    """A handle of NVML, and what it is known by."""
+    """A handle of NVML, and its identifiers."""
 
     handle: Any
     accelerator: Accelerator
@@ -75,13 +75,13 @@ class _Device:
 
 
 class Nvml:
-    """The GPUs that the driver lists when this is made; `sample` and `devices` use one listing.
+    """The GPUs that the driver lists when this is created; `sample` and `devices` share the list.
 
-    A GPU that fails then is no slot, and has a problem in every sample.
+    A GPU that fails then is not a slot, and has a problem in every sample.
     """
 
     def __init__(self, *, xids: bool = True) -> None:
-        """Open the library, list the devices and begin to wait for Xid errors.
+        """Open the library, list the devices and start waiting for Xid errors.
 
         Args:
             xids: whether Xid errors are collected, by a thread.
@@ -95,7 +95,7 @@ class Nvml:
             self._devices, self._failed = _list_devices()
         except nvml.NVMLError as error:
             raise OSError(str(error)) from error
-        # Code and time by the monotonic clock, by UUID.
+        # By UUID: code, and time on the monotonic clock.
         self._xids: dict[str, deque[tuple[int, float]]] = defaultdict(
             lambda: deque(maxlen=XIDS_KEPT)
         )
@@ -115,11 +115,11 @@ class Nvml:
         return samples
 
     def devices(self) -> tuple[Accelerator, ...]:
-        """Return what can be a slot: whole GPUs, and the instances of those in MIG mode."""
+        """Return the possible slots: whole GPUs, and the instances of those in MIG mode."""
         return tuple(device.accelerator for device in self._devices if not device.divided)
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return how each device fares, divided GPUs included: they have power and temperature."""
+        """Return the state of each device, divided GPUs included: they have a temperature too."""
         return (*(self._sample(device) for device in self._devices), *self._failed)
 
     def _sample(self, device: _Device) -> AcceleratorSample:
@@ -139,7 +139,7 @@ class Nvml:
         return tuple(XidError(code=c, age_seconds=age) for c, age in ages if age <= XID_SECONDS)
 
     def _wait_for_xids(self) -> None:
-        """Collect Xid errors until the process ends; a driver without events has none."""
+        """Collect Xid errors until the process ends; a driver without events reports none."""
         logged = ""
         try:
             events = nvml.nvmlEventSetCreate()
@@ -172,8 +172,8 @@ class Nvml:
 def _list_devices() -> tuple[tuple[_Device, ...], tuple[AcceleratorSample, ...]]:
     """Return the devices, and a sample with the problem of each GPU that fails.
 
-    The driver also counts GPUs that this process may not open, those of other containers: they
-    are left out.
+    The driver also lists GPUs that this process may not open, such as those of other containers:
+    they are left out.
 
     Raises:
         NVMLError: every GPU fails.
@@ -195,7 +195,7 @@ def _list_devices() -> tuple[tuple[_Device, ...], tuple[AcceleratorSample, ...]]
 
 
 def _open_gpu(index: int) -> Iterator[_Device]:
-    """Return a GPU and, in MIG mode, its instances."""
+    """Yield a GPU and, in MIG mode, its instances."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     mode = _value(nvml.nvmlDeviceGetMigMode, handle)
     divided = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
@@ -212,7 +212,7 @@ def _open_gpu(index: int) -> Iterator[_Device]:
 
 def _describe(handle: Any, index: int) -> Accelerator:
     pci = _value(nvml.nvmlDeviceGetPciInfo, handle)
-    memory = _value(nvml.nvmlDeviceGetMemoryInfo, handle)  # none where it is the host's
+    memory = _value(nvml.nvmlDeviceGetMemoryInfo, handle)  # None if it shares the host's
     return Accelerator(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -223,7 +223,7 @@ def _describe(handle: Any, index: int) -> Accelerator:
 
 
 def _value(read: Callable[[Any], Any], handle: Any) -> Any:
-    """Return what a call returns; None for what this device does not have.
+    """Return the result of a call; None for a value that this device does not have.
 
     Raises:
         NVMLError: the device fails, for example because it is lost.
@@ -237,7 +237,7 @@ def _value(read: Callable[[Any], Any], handle: Any) -> Any:
 
 
 def _throttle_reasons(handle: Any) -> tuple[str, ...]:
-    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)  # also known to older drivers
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)  # older drivers know it too
     return tuple(name for bit, name in THROTTLE_REASONS.items() if bits & bit)
 
 
@@ -256,9 +256,9 @@ def _ecc(kind: int, counter: int) -> Callable[[Any], int]:
 
 
 def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
-    """Return the processes that hold much memory, by pid; of unknown memory only those of CUDA.
+    """Return processes that hold much memory, by pid; with unknown memory only those of CUDA.
 
-    The functions are named by version: those without one fail in another way on older drivers.
+    The functions are named by version: the unversioned ones fail differently on older drivers.
     """
     memory: dict[int, int | None] = {}
     for process in _value(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ():
@@ -294,4 +294,4 @@ READINGS: Mapping[str, Callable[[Any], Any]] = {
     "row_remap_pending": lambda handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
     "row_remap_failed": lambda handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[3]),
 }
-"""How each value of a sample is read from a handle."""
+"""Reads each value of a sample from a handle."""

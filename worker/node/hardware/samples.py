@@ -1,4 +1,4 @@
-"""Samples of the node: what a heartbeat carries, taken by threads that a hung driver may keep."""
+"""Samples of the node for heartbeats, taken by threads, as a driver may hang."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from worker.node.hardware.foreign import Supervisors, without_own
 logger = logging.getLogger(__name__)
 
 OVERDUE_SECONDS = 30.0
-"""Time after which a call that has not returned is a problem of the node."""
+"""Time after which an unfinished call is a problem of the node."""
 
 Found = TypeVar("Found")
 
 
 class Probe(threading.Thread, Generic[Found]):
-    """A thread that calls one function again and again, and keeps what it returned last.
+    """A thread that calls one function repeatedly, and keeps its last result.
 
-    The function may hang, in a driver or on a network file system: then nothing else does.
+    The function may hang, in a driver or on a network file system: then only this thread hangs.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Probe(threading.Thread, Generic[Found]):
         seconds: float,
         overdue_seconds: float = OVERDUE_SECONDS,
     ) -> None:
-        """Describe the calls; `start` begins them.
+        """Describe the calls; `start` starts them.
 
         Args:
-            what: what is sampled, for messages.
+            what: name of the samples, for messages.
             call: takes one sample.
             seconds: pause between two samples.
             overdue_seconds: time after which a call counts as hung.
@@ -76,9 +76,9 @@ class Probe(threading.Thread, Generic[Found]):
             time.sleep(self._seconds)
 
     def poll(self) -> tuple[Found | None, str | None]:
-        """Return the last sample, and why there is none; never waits.
+        """Return the last sample, or the reason for its absence; never waits.
 
-        A hung call has no sample: its last one is history.
+        During a hung call there is no sample: the last one is outdated.
         """
         silent = time.monotonic() - self._calling_since - self._seconds
         if silent > self._overdue_seconds:
@@ -102,10 +102,10 @@ class Sampler:
 
         Args:
             accelerators: the devices; None on a node without any.
-            folders: the folders whose room is sampled, by name.
+            folders: the folders to sample for free space, by name.
             seconds: pause between two samples.
             overdue_seconds: time after which a call counts as hung.
-            supervisors: returns the pids of the supervisors here: what runs below one is not
+            supervisors: returns the pids of this node's supervisors; their descendants are not
                 foreign to the devices.
         """
         limits = {"seconds": seconds, "overdue_seconds": overdue_seconds}
@@ -126,9 +126,9 @@ class Sampler:
         self._failing = False
 
     def sample(self) -> NodeSample | None:
-        """Return the newest sample of each part, and what could not be sampled; never waits.
+        """Return the newest sample of each part, and the failed parts; never waits.
 
-        None when the sample fails: a heartbeat without a sample keeps its node online.
+        Return None when the sample itself fails: a heartbeat without one keeps its node online.
         """
         try:
             sample = self._sample()
@@ -163,13 +163,13 @@ class Sampler:
 
 
 def folders_of(data_dir: Path, roots: Mapping[str, str]) -> dict[str, Path]:
-    """Return the folders whose room matters: the node's own, and the roots that are folders."""
+    """Return the folders to sample for free space: the node's own, and roots that are folders."""
     named = {name: Path(place) for name, place in roots.items() if not is_object_store(place)}
     return {DATA_DIR: data_dir, **named}
 
 
 def sample_disk(name: str, folder: Path) -> DiskSample:
-    """Return the present room of a folder's file system."""
+    """Return the free space of a folder's file system."""
     found = os.statvfs(folder)
     return DiskSample(
         name=name,
@@ -179,12 +179,12 @@ def sample_disk(name: str, folder: Path) -> DiskSample:
 
 
 def _shown(text: str) -> str:
-    """Return a text that the server accepts: an error of a library may hold anything."""
+    """Return a text that the server accepts: a library's error may hold any character."""
     return "".join(each if each.isprintable() else " " for each in text)[:500]
 
 
 def _machine_memory() -> tuple[int, int]:
-    """Return the memory of the machine and what is used of it, in bytes."""
+    """Return the total and used memory of the machine, in bytes."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     total, available = kibibytes["MemTotal"], kibibytes["MemAvailable"]
