@@ -9,11 +9,13 @@ from __future__ import annotations
 import atexit
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
 import trainyard.run.session as session
-from trainyard.run.limits import legal_step, number_of
+from trainyard.run.fact_types.fact_section import nested
+from trainyard.run.limits import WarnedNames, legal_step, number_of
 from trainyard.run.other_tools.wandb_fields import Fields
 from trainyard.run.other_tools.wandb_media import Artifact as Artifact
 from trainyard.run.other_tools.wandb_media import Histogram as Histogram
@@ -33,10 +35,8 @@ INERT = frozenset(
 """Names of wandb that are accepted and do nothing."""
 ABSENT = frozenset({"Api", "agent", "controller", "sweep", "use_artifact"})
 """Names of wandb whose result a script needs."""
-DEEPEST = 10
-"""Levels of a nested value that are logged."""
 
-_warned: set[str] = set()
+_warned = WarnedNames()
 
 
 class Error(Exception):
@@ -140,7 +140,7 @@ class TrackedRun:
         if step is not None and not self._reach(step):
             return
         numbers: dict[str, float] = {}
-        for name, value in _flat(data, "", DEEPEST):
+        for name, value in _logged(data):
             if isinstance(value, Image | Histogram | Table):
                 self._log_media(name, value)
             elif (number := _number(name, value)) is not None:
@@ -329,13 +329,12 @@ def _present(name: str) -> TrackedRun:
     return run
 
 
-def _flat(data: Mapping[str, Any], path: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _logged(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the values of nested mappings, and the media of lists by their index."""
-    for key, value in data.items():
-        name = f"{path}{key}"
-        if isinstance(value, Mapping) and depth > 0:
-            yield from _flat(value, f"{name}.", depth - 1)
-        elif isinstance(value, list | tuple) and any(isinstance(each, Image) for each in value):
+    for name, value in chain.from_iterable(nested(str(key), data[key]) for key in data):
+        if isinstance(value, Mapping) and not value:
+            continue
+        if isinstance(value, list | tuple) and any(isinstance(each, Image) for each in value):
             yield from ((f"{name}/{index}", each) for index, each in enumerate(value))
         else:
             yield name, value
@@ -366,8 +365,7 @@ def _lacking(shown: str, name: str) -> Inert:
 
 
 def _warn(name: str, what: str) -> None:
-    if name not in _warned:
-        _warned.add(name)
+    if _warned.add(name):
         logger.warning("wandb.%s %s", name, what)
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.dependencies import AttemptTokenHash, Joiner, Node, Pilot
 from server.api.http.dependencies import ServerContext, context_of
 from server.api.http.group_commit import answer_or_error, served_together
-from server.api.http.path_params import OperationId
+from server.api.http.path_params import AttemptId, OperationId
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.api.http.worker_protocol import check_protocol
@@ -29,7 +29,6 @@ from server.jobs.jobs.queries import ended_or_unknown
 from server.jobs.operations.service import claim_operation, report_operation
 from server.telemetry.ingest.receive import SentReport, store_report, store_together
 from server.telemetry.metrics.lineage_values import measure
-from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.node_sources.messages import CheckReport
 from trainyard.protocol.worker_messages import (
     Claim,
@@ -52,8 +51,6 @@ router = APIRouter(prefix="/workers", tags=["workers"])
 HEARTBEATS_GATHER_SECONDS = 0.02
 """Pause in which heartbeats are gathered: no worker waits for the answer, and four in one
 transaction cost less than half of four in separate transactions."""
-
-AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
 
 
 @router.post("/register", response_model=RegistrationReply, summary="Registration of a node")

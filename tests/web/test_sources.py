@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, Page, ViewportSize, expect
 
 from tests.web import supply
@@ -12,6 +13,14 @@ from tests.web.theatre import Theatre
 
 WIDE: ViewportSize = {"width": 1280, "height": 900}
 NARROW: ViewportSize = {"width": 390, "height": 844}
+
+STARTS = """text => [...text.querySelectorAll('.command-line')].map(line => {
+  const words = document.createRange();
+  words.selectNodeContents(line.lastChild);
+  const [first] = words.getClientRects();
+  return { left: Math.round(first.left), below: first.top - line.getBoundingClientRect().top };
+})"""
+"""Where the words of each line of a command begin: also a long one next to its indentation."""
 
 
 def card(page: Page, name: str) -> Locator:
@@ -135,17 +144,37 @@ def test_a_request_is_explained_cancelled_and_ended(theatre: Theatre, visit: Vis
     expect(request_of(page, scenes.running).locator(".badge")).to_have_text("leaving")
 
 
-def test_a_new_source_gets_a_token_once(visit: Visit) -> None:
-    watched = visit("/sources", admin=True, **NARROW)
+@pytest.mark.parametrize(
+    ("what", "program"),
+    [("node", "python -m worker"), ("source", "python -m provisioner --config sources.toml")],
+)
+def test_what_joins_gets_a_token_once(visit: Visit, what: str, program: str) -> None:
+    watched = visit(f"/{what}s", admin=True, **NARROW)
     page, dialog = watched.page, watched.page.get_by_role("dialog")
-    page.get_by_role("button", name="Add a source").click()
-    watched.keep("sources-add-390")
+    page.get_by_role("button", name=f"Add a {what}", exact=True).click()
+    watched.keep(f"{what}s-add-390")
     dialog.get_by_role("button", name="Create a join token").click()
     command = dialog.locator(".command-text")
-    expect(command).to_contain_text("python -m provisioner --config sources.toml")
+    expect(command).to_contain_text(program)
     expect(command).to_contain_text("TRAINYARD_JOIN_TOKEN=ty_join_")
-    watched.keep("sources-token-390")
+    starts = command.evaluate(STARTS)
+    assert len(starts) == 4
+    assert len({start["left"] for start in starts}) == 1
+    assert all(start["below"] < 10 for start in starts), starts
+    expect(dialog.get_by_role("heading")).to_be_focused()
+    watched.keep(f"{what}s-token-390")
     assert watched.overflow() == 0
     assert watched.nameless() == []
     dialog.get_by_role("button", name="Done").click()
+    expect(page.get_by_role("button", name=f"Add a {what}", exact=True)).to_be_focused()
     assert "ty_join_" not in page.content()
+
+
+def test_enter_creates_the_token_of_a_node_by_its_name(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/nodes", admin=True, **NARROW).page
+    page.get_by_role("button", name="Add a node", exact=True).click()
+    page.get_by_label("What the token is for").fill("rack-7")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").locator(".command-text")).to_contain_text("ty_join_")
+    page.goto(f"{theatre.url}/tokens")
+    expect(page.get_by_role("row", name="rack-7")).to_contain_text("join")

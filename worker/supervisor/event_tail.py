@@ -16,7 +16,9 @@ from pathlib import Path
 from time import time as now
 from typing import BinaryIO, cast
 
+from trainyard.base.whole_numbers import LAST_STEP
 from trainyard.run.atomic import replace_file
+from trainyard.run.limits import WarnedNames
 from trainyard.run.metric_names import LEGAL_FORM, legal_name
 from trainyard.run.other_tools.event_files import NAME_PART, Restart, Scalar, read_events
 from trainyard.run.record_base import to_json
@@ -33,11 +35,9 @@ MAX_BYTES = 1024**3
 """Limit of converted records in bytes."""
 MAX_ENTRIES, MAX_FILES, DEEPEST = 5_000, 1_000, 6
 """Limits of files and folders scanned, of files followed, and of levels of folders."""
-MAX_WARNINGS = 100
 MAX_RESTARTS = 1_000
 MAX_SERIES = 2_000
 """Series with a stored last step for a restart: a server keeps no more for an attempt."""
-LAST_STEP = 10**9
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -60,7 +60,7 @@ class EventTail:
         self._last: str | None = None
         self._restarts = 0
         self._broken: set[str] = set()
-        self._warned: set[str] = set()
+        self._warned = WarnedNames()
 
     def convert(self) -> bool:
         """Append records of new bytes, at most `TURN_BYTES`; return whether there were any.
@@ -211,8 +211,7 @@ class EventTail:
         return True
 
     def _warn(self, about: str, message: str) -> None:
-        if about not in self._warned and len(self._warned) < MAX_WARNINGS:
-            self._warned.add(about)
+        if self._warned.add(about):
             logger.warning("%s", message)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from trainyard.base.docstrings import DescribedFields, field_docstrings
+from trainyard.base.whole_numbers import LAST_STEP
 
 
 class SpecModel(DescribedFields, BaseModel):
@@ -70,8 +71,8 @@ Text = Annotated[str, AfterValidator(_no_control_characters)]
 """Free text: line breaks and tabs are its only control characters."""
 
 
-Steps = Annotated[int, Field(ge=0, le=10**9, json_schema_extra={"unit": "steps"})]
-PositiveSteps = Annotated[int, Field(ge=1, le=10**9, json_schema_extra={"unit": "steps"})]
+Steps = Annotated[int, Field(ge=0, le=LAST_STEP, json_schema_extra={"unit": "steps"})]
+PositiveSteps = Annotated[int, Field(ge=1, le=LAST_STEP, json_schema_extra={"unit": "steps"})]
 Sequences = Annotated[int, Field(ge=1, le=10**7, json_schema_extra={"unit": "sequences"})]
 Tokens = Annotated[int, Field(ge=1, le=10**15, json_schema_extra={"unit": "tokens"})]
 Ranks = Annotated[int, Field(ge=1, le=65_536, json_schema_extra={"unit": "ranks"})]

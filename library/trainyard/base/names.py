@@ -1,10 +1,12 @@
-"""Patterns of names, with the legal characters of each in words."""
+"""Patterns of names, with the legal characters of each in words, and limits of tags."""
 
 from __future__ import annotations
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 TAG = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ARGUMENT = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
+LONGEST_TAG, MAX_TAGS = 64, 32
+"""Characters of a tag, and tags of a job."""
 ROOT = r"^[a-z][a-z0-9_-]{0,31}$"
 
 LEGAL = {

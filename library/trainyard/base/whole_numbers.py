@@ -5,6 +5,9 @@ from __future__ import annotations
 import operator
 from typing import SupportsIndex
 
+LAST_STEP = 10**9
+"""Greatest step."""
+
 
 def whole_number(name: str, value: SupportsIndex, *, least: int, most: int | None = None) -> int:
     """Return a whole number as Python's.

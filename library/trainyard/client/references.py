@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from trainyard.base.ids import ALPHABET, is_id
 from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.sdk import Client
-from trainyard.protocol.rest.checkpoints import CheckpointView
+from trainyard.protocol.node_sources.views import NodeRequestView
+from trainyard.protocol.rest.checkpoints import CheckpointView, OperationView
 from trainyard.protocol.rest.jobs import JobSummary
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
@@ -20,6 +23,9 @@ SHOWN = 5
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _PREFIX = re.compile(rf"[{ALPHABET}]{{1,26}}")
 _CHECKPOINT = re.compile(r"(?P<job>.+)@(a(?P<attempt>\d+)\.)?step-(?P<step>\d+)")
+
+
+Listed = TypeVar("Listed", OperationView, NodeRequestView)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,19 @@ def newest_checkpoint(yard: Client, reference: str) -> str:
     if not saved:
         raise UnknownReferenceError(f"{reference} has saved no checkpoint to start from.")
     return max(saved, key=lambda c: (c.step, c.attempt)).id
+
+
+def beginning_with(reference: str, found: Iterable[Listed], noun: str) -> Listed:
+    """Return the only one of some items whose id begins so.
+
+    Raises:
+        UnknownReferenceError: none does, or several do.
+    """
+    fitting = [each for each in found if each.id.startswith(reference)]
+    if len(fitting) != 1:
+        how = f"{len(fitting)} {noun}s have" if fitting else f"no {noun} has"
+        raise UnknownReferenceError(f"{how} an id that begins with {reference!r}.")
+    return fitting[0]
 
 
 def _checkpoint(found: list[CheckpointView], match: re.Match[str]) -> CheckpointView:

@@ -1,7 +1,8 @@
-"""Limits of texts and numbers in records, as annotations that pydantic applies where it parses.
+"""Limits of what scripts and programs write: texts and numbers of records, names, warnings.
 
-A record cuts its own texts when it is constructed. Bounds of numbers are checked by the program
-that parses a record: who writes one has counted it.
+Those of records are annotations, which pydantic applies where it parses. A record cuts its own
+texts when it is constructed. Bounds of numbers are checked by the program that parses a record:
+who writes one has counted it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, SupportsFloat, SupportsIndex
 
+from trainyard.base.whole_numbers import LAST_STEP as LAST_STEP
 from trainyard.base.whole_numbers import whole_number
 
 CoreSchema = dict[str, Any]
@@ -76,8 +78,8 @@ Number = Annotated[int, Bounds(gt=-(2**62), lt=2**62)]
 """A whole number of a record; both databases and JSON hold it."""
 
 
-LAST_STEP = 10**9
-"""Greatest step of a record."""
+MAX_WARNINGS = 100
+"""Names of which one place warns."""
 
 
 def legal_step(step: SupportsIndex, *, name: str = "step") -> int:
@@ -102,3 +104,17 @@ def number_of(value: SupportsFloat) -> float:
         if not isinstance(single, str | bytes):
             return float(single)
     return float(value)
+
+
+class WarnedNames:
+    """The names of which a place has warned: of each once, of the first `MAX_WARNINGS` alone."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def add(self, name: str) -> bool:
+        """Return whether to warn of a name, and count it."""
+        if name in self._names or len(self._names) >= MAX_WARNINGS:
+            return False
+        self._names.add(name)
+        return True

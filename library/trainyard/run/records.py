@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure
-from trainyard.run.limits import Bounds, Cut, Number, ShortText
+from trainyard.run.limits import LAST_STEP, Bounds, Cut, Number, ShortText
 from trainyard.run.record_base import JsonRecord
 
 DIFF_LIMIT_BYTES = 1_000_000
@@ -29,11 +29,11 @@ class Heartbeat(JsonRecord):
 
     phase: Phase
     """What it is busy with."""
-    step: Annotated[int, Bounds(ge=0, le=10**9)]
+    step: Annotated[int, Bounds(ge=0, le=LAST_STEP)]
     """Completed optimizer steps."""
     time: float
     """Unix time, seconds."""
-    steps: Annotated[int, Bounds(ge=1, le=10**9)] | None = None
+    steps: Annotated[int, Bounds(ge=1, le=LAST_STEP)] | None = None
     """Steps in all, where a program reports them."""
     answers: Annotated[tuple[ProgramAnswer, ...], Bounds(max_length=4)] = ()
     """What a program carries out: it has called `should_stop`, `should_save` or `request`."""

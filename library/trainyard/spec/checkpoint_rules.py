@@ -47,7 +47,8 @@ def kept_for_good(spec: JobSpec, *, step: int) -> int:
     return spec.training.steps // every - step // every if every else 0
 
 
-def _retention(spec: JobSpec) -> Iterator[Problem]:
+def retention(spec: JobSpec) -> Iterator[Problem]:
+    """What is kept in addition to the newest goes with a number of the newest."""
     section = spec.checkpoint
     for field in ("keep_every_steps", "keep_best_k"):
         value = getattr(section, field)
@@ -57,6 +58,10 @@ def _retention(spec: JobSpec) -> Iterator[Problem]:
                 detail=f"{field}={value} goes with keep_latest_k, without which every checkpoint "
                 "is kept; legal: 0, or keep_latest_k from 1 on",
             )
+
+
+def _every_steps(spec: JobSpec) -> Iterator[Problem]:
+    section = spec.checkpoint
     every, interval = section.keep_every_steps, explicit(section.interval_steps)
     if every and section.keep_latest_k and interval and every % interval:
         yield Problem(
@@ -127,7 +132,8 @@ def accelerator(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
 CHECKPOINT_RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     writers,
     staging,
-    _retention,
+    retention,
+    _every_steps,
     _best,
 )
 """Rules that span the fields of the section."""

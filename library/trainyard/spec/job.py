@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from trainyard.axes import AXES
 from trainyard.axes.base import LayoutFacts
 from trainyard.base.model_base import SpecModel, Text
-from trainyard.base.names import NAME, TAG
+from trainyard.base.names import LONGEST_TAG, MAX_TAGS, NAME, TAG
 from trainyard.base.problems import refusal, spec_error
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
@@ -38,7 +38,7 @@ from trainyard.training.flops import training_flops_per_token
 from trainyard.training.lr_schedule import LrSchedule
 
 JobName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["llama-7"])]
-Tag = Annotated[str, Field(pattern=TAG, max_length=64)]
+Tag = Annotated[str, Field(pattern=TAG, max_length=LONGEST_TAG)]
 ProjectName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["vision"])]
 
 DEFAULT_PROJECT = "default"
@@ -79,7 +79,7 @@ class JobSpec(SpecModel):
     """Name in lists and references; need not be unique."""
     description: Annotated[Text, Field(max_length=4000)] = ""
     """What the job is for."""
-    tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=32)] = ()
+    tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=MAX_TAGS)] = ()
     """Words to filter by."""
     project: ProjectName = DEFAULT_PROJECT
     """Project whose share and quotas the job's slots count towards; it must exist."""

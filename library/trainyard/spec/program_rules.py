@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from trainyard.base.problems import Problem, named
+from trainyard.spec.checkpoint_rules import retention
 from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
 from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
 
@@ -47,19 +48,6 @@ def saving(spec: JobSpec) -> Iterator[Problem]:
                 pointer=f"/checkpoint/{name}",
                 detail=f"{named(name, value)}, but a program saves when and as it decides itself; "
                 f"legal: no {name}",
-            )
-
-
-def retention(spec: JobSpec) -> Iterator[Problem]:
-    """What is kept in addition to the newest goes with a number of the newest."""
-    section = spec.checkpoint
-    for name in ("keep_every_steps", "keep_best_k"):
-        value = getattr(section, name)
-        if value and not section.keep_latest_k:
-            yield Problem(
-                pointer=f"/checkpoint/{name}",
-                detail=f"{name}={value} goes with keep_latest_k, without which every checkpoint "
-                "is kept; legal: 0, or keep_latest_k from 1 on",
             )
 
 

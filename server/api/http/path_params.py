@@ -16,6 +16,7 @@ JobId = Annotated[
     str,
     Path(pattern=ID_PATTERN, description="Id of the job.", examples=["01jd3m6y0000000000000000a7"]),
 ]
+AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
 CheckpointId = Annotated[
     str, Path(pattern=CHECKPOINT_ID, description="Id of the checkpoint: job, attempt and step.")
 ]

@@ -12,6 +12,7 @@ from sqlalchemy import BindParameter, bindparam, literal, select, union_all
 from starlette.concurrency import run_in_threadpool
 
 from server.core.context import Context
+from server.core.database.engine import batches
 from server.core.database.tables import attempt_nodes, operations
 from server.core.errors import UnavailableError
 from trainyard.protocol.node_sources.messages import MessagesReply
@@ -52,14 +53,11 @@ def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, Mess
     These are levels, not messages: an id is returned until it is claimed, so that a lost answer
     costs nothing.
     """
-    names = list(nodes)
     with context.database.read() as connection:
         rows = [
             row
-            for first in range(0, len(names), READ_AT_ONCE)
-            for row in connection.execute(
-                _LEVELS, {"awaited": names[first : first + READ_AT_ONCE]}
-            ).all()
+            for names in batches([*nodes], READ_AT_ONCE)
+            for row in connection.execute(_LEVELS, {"awaited": names}).all()
         ]
     ids: defaultdict[str, dict[str, list[str]]] = defaultdict(
         lambda: {_ATTEMPT: [], _OPERATION: []}

@@ -8,12 +8,12 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -72,6 +72,9 @@ WRITERS = 2
 One computes while the other waits for an answer. More writers do not store more reports: the
 interpreter runs one thread at a time, rows stay locked for longer, and readers wait behind all
 writers (docs/benchmarks-server.md)."""
+
+
+Value = TypeVar("Value")
 
 
 class LeadLostError(Exception):
@@ -209,6 +212,12 @@ def time_of(dialect: str, *, plus: float = 0.0) -> ColumnElement[datetime]:
         seconds = f"{plus:+.3f} seconds"
         return func.strftime("%Y-%m-%d %H:%M:%f000", "now", seconds, type_=UtcDateTime)
     return func.clock_timestamp(type_=DateTime(timezone=True)) + timedelta(seconds=plus)
+
+
+def batches(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
+    """Yield the values in their order, at most `size` in each statement or transaction."""
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
 
 
 def _keep_private(path: Path) -> None:

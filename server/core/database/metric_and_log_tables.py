@@ -21,6 +21,7 @@ from server.core.database.column_types import Json, Record, UtcDateTime
 from server.core.database.schema import ID, ROW_ID, metadata
 from trainyard.protocol.past_runs.views import ImportedRun
 from trainyard.protocol.shell_sessions.messages import Terminal
+from trainyard.run.artifacts.artifact_records import LONGEST_KIND, LONGEST_NAME
 from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.metric_names import LONGEST
 
@@ -241,8 +242,8 @@ artifacts = Table(
     Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("process", Integer),  # null: collected by the supervisor
-    Column("kind", String(64), nullable=False),
-    Column("name", String(200), nullable=False),
+    Column("kind", String(LONGEST_KIND), nullable=False),
+    Column("name", String(LONGEST_NAME), nullable=False),
     Column("step", BigInteger),
     Column("caption", Text, nullable=False),
     Column("time", Float, nullable=False),

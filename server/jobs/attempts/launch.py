@@ -25,7 +25,8 @@ from server.core.context import Context
 from server.core.database.column_types import Json, text_of
 from server.core.database.rows import Attempt, AttemptNode, Job, LaunchedJob
 from server.core.database.tables import attempt_nodes, attempts, checkpoints, jobs
-from server.core.errors import ConflictError, UnreadableError
+from server.core.errors import ConflictError, NotFoundError, UnreadableError
+from server.core.lifecycle import lock_job_of
 from server.core.subject import SCHEDULER, Subject
 from server.jobs.attempts.retry_policy import MAX_PUT_BACKS
 from trainyard.protocol.states import AttemptCause, AttemptNodeState
@@ -155,6 +156,27 @@ def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> 
     """Release the spare nodes that a queued job keeps to replace a lost node; the job is locked."""
     if job.spare_slots:
         release_spares(context, connection, newest_launch(connection, job.id))
+
+
+def locked_share(connection: Connection, attempt_id: str, node: str) -> AttemptNode | None:
+    """Lock the job of an attempt, and return the share of a node; None where either is gone."""
+    try:
+        lock_job_of(connection, attempt_id)
+    except NotFoundError:
+        return None
+    shares = read_launch(connection, attempt_id).nodes
+    return next((share for share in shares if share.node == node), None)
+
+
+def submitted_spec(connection: Connection, job_id: str) -> JobSpec:
+    """Return the spec of a job as it was submitted.
+
+    Raises:
+        UnreadableError: another version stored it.
+    """
+    stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+    spec: JobSpec = stored.read(f"spec of job {job_id}")
+    return spec
 
 
 def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:

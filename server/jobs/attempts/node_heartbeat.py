@@ -32,10 +32,9 @@ from server.core.database.tables import attempt_nodes, nodes
 from server.core.errors import ConflictError, NotFoundError, RefusalError
 from server.core.events.store import NewEvent, append_events
 from server.core.leases import NODE_LEASES
-from server.core.lifecycle import lock_job_of
 from server.core.subject import Actor, Subject
 from server.jobs.attempts.finish import end_nodes
-from server.jobs.attempts.launch import read_launch
+from server.jobs.attempts.launch import locked_share
 from server.jobs.attempts.retry_policy import NodeEnd
 from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.rest.nodes import NodeDrained, NodeOnline
@@ -238,11 +237,7 @@ def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdenti
     The reason is `launch_error` if the machine has not rebooted since the claim, else `node_lost`.
     """
     with context.database.write() as connection:
-        try:
-            lock_job_of(connection, attempt_id)
-        except NotFoundError:
-            return
-        share = next((n for n in read_launch(connection, attempt_id).nodes if n.node == node), None)
+        share = locked_share(connection, attempt_id, node)
         if share is None or share.state not in NODE_LEASES.held:
             return
         if not proves_gone(

@@ -7,8 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
+from fastapi import Depends
 from sqlalchemy import Connection, Integer, Table, bindparam, exists, func, select, update
 
+from server.api.auth.dependencies import AttemptTokenHash
+from server.api.http.dependencies import ServerContext
+from server.api.http.path_params import AttemptId
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import TypedRow
@@ -149,6 +153,16 @@ def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> Re
     if isinstance(found, RefusalError):
         raise found
     return found
+
+
+def _share_of_request(
+    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
+) -> ReportedShare:
+    return authenticate_share(context, attempt_id, token_hash)
+
+
+AuthenticatedShare = Annotated[ReportedShare, Depends(_share_of_request)]
+"""The share whose supervisor sends the request; the path has `attempt_id`."""
 
 
 def authenticate_shares(

@@ -18,6 +18,7 @@ from server.core.events.store import NewEvent, append_event
 from server.core.subject import RECOVERY, Actor, Subject
 from server.jobs.attempts.launch import effective_spec
 from server.jobs.checkpoints.deletion import Measure, apply_retention
+from trainyard.base.whole_numbers import LAST_STEP
 from trainyard.protocol.manifest import Manifest, SaveSettled, parse_manifest
 from trainyard.protocol.operations import OperationKind, OperationOutcome, Verification
 from trainyard.protocol.rest.event_data import CheckpointCommitted
@@ -26,7 +27,6 @@ from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.run.figures import duration
 from trainyard.spec.layout import Layout
 
-MAX_STEP = 10**9
 MAX_SIZE = 2**62
 FIRST_YEAR, LAST_YEAR = 1970, 9998  # in the year 9999 the conversion to UTC can overflow
 DIGEST = re.compile(r"[0-9a-f]{1,32}")
@@ -156,8 +156,8 @@ def check_moment(step: int, seconds: float) -> None:
     Raises:
         ValueError: names the value.
     """
-    if not 0 <= step <= MAX_STEP:
-        raise ValueError(f"step {step} is not 0 to {MAX_STEP}")
+    if not 0 <= step <= LAST_STEP:
+        raise ValueError(f"step {step} is not 0 to {LAST_STEP}")
     if not math.isfinite(seconds):
         raise ValueError(f"{seconds} seconds are not finite")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, update
 
 from server.core.context import Context
 from server.core.database.rows import Checkpoint, CheckpointHead, JobHead
-from server.core.database.tables import checkpoints, jobs
+from server.core.database.tables import checkpoints
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
 from server.core.subject import Actor, Subject
+from server.jobs.attempts.launch import submitted_spec
 from server.jobs.checkpoints.guards import locked_to_stay
 from server.jobs.operations.queries import open_operations
 from server.jobs.operations.service import queue_operation
@@ -110,7 +111,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
-        wanted = _export_task(context, _spec(connection, job.id), checkpoint, request)
+        wanted = _export_task(context, submitted_spec(connection, job.id), checkpoint, request)
         # Two jobs may export to one folder: their own locks would not exclude each other.
         context.database.lock_events(connection)
         for other in open_operations(connection, {OperationKind.EXPORT}):
@@ -136,7 +137,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
-        spec = _spec(connection, job.id)
+        spec = submitted_spec(connection, job.id)
         _refuse_program(checkpoint, spec)
         if spec.model.factory is not None and not context.settings.allow_code:
             raise ConflictError(
@@ -192,9 +193,3 @@ def _check_whole(checkpoint: Checkpoint) -> None:
         found = checkpoint.verification
         fault = found.fault if found is not None else "unknown"
         raise ConflictError(f"{checkpoint.id} is damaged ({fault}): choose another one")
-
-
-def _spec(connection: Connection, job_id: str) -> JobSpec:
-    stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
-    spec: JobSpec = stored.read(f"spec of job {job_id}")
-    return spec

@@ -15,8 +15,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 from server.core.database.metric_and_log_tables import config_words, job_facts
 from server.core.database.tables import jobs
 from server.core.database.upsert import insert_or_replace
+from trainyard.base.names import MAX_TAGS
 from trainyard.protocol.past_runs.views import ImportedRun
-from trainyard.run.fact_types.fact_records import EXACT, MAX_TAGS, FactValue, RunFacts
+from trainyard.run.fact_types.fact_records import EXACT, FactValue, RunFacts
 from trainyard.run.fact_types.fact_section import facts_of, legal_tags
 from trainyard.spec.job import JobSpec
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import AttemptTokenHash, Person, person
+from server.api.auth.dependencies import Person, person
 from server.api.http.dependencies import ServerContext
 from server.api.http.responses import reply
 from server.core.errors import InvalidRequestError, UnsupportedMediaTypeError
-from server.jobs.attempts.reports import ReportedShare, authenticate_share
+from server.jobs.attempts.reports import AuthenticatedShare
 from server.jobs.packs.store import BLOCK_BYTES, PackUpload, content_of, read_pack
-from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.rest.jobs import PackView
 from trainyard.spec.code_pack import PACK_DIGEST
 
@@ -29,7 +28,6 @@ NO_CODE = (
 router = APIRouter(tags=["packs"], dependencies=[person])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
-AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
 Digest = Annotated[str, Query(pattern=PACK_DIGEST, description="SHA-256 of the body.")]
 
 
@@ -75,20 +73,12 @@ def get_pack(
     return reply(read_pack(context, digest))
 
 
-def _share(
-    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
-) -> ReportedShare:
-    return authenticate_share(context, attempt_id, token_hash)
-
-
 @worker_router.get(
     "/attempts/{attempt_id}/pack",
     response_class=Response,
     responses={200: BYTES},
     summary="The pack of the attempt's job",
 )
-def fetch_pack(
-    context: ServerContext, share: Annotated[ReportedShare, Depends(_share)]
-) -> Response:
+def fetch_pack(context: ServerContext, share: AuthenticatedShare) -> Response:
     """Return the archive; the node compares it with the digest of the spec."""
     return StreamingResponse(content_of(context, share.job_id), media_type=ARCHIVE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, ClassVar
@@ -19,6 +19,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 
 from server.cluster.placement.demand import QueuedJob, leave_time
+from server.core.database.engine import batches
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
@@ -158,7 +159,7 @@ class SchedulingQueue:
         changed = [group for group in groups if sizes.get(group, 0) != self.size(group)]
         known = {(job_id, group) for group in changed for job_id in self._groups.get(group, ())}
         present: set[tuple[str, str]] = set()
-        for some in _parts(changed):
+        for some in batches(changed, READ_AT_ONCE):
             query = select(jobs.c.id, jobs.c.demand).where(GROUPED, jobs.c.demand.in_(some))
             present |= {(row.id, row.demand) for row in connection.execute(query)}
         self.leave(job_id for job_id, _ in known - present)
@@ -231,7 +232,7 @@ class SchedulingQueue:
     def _read(self, connection: Connection, job_ids: Collection[str]) -> None:
         """Read jobs again; jobs that are no longer in a group are not changed."""
         query = GroupedJob.select().join(demands, demands.c.key == jobs.c.demand).where(GROUPED)
-        for some in _parts(list(job_ids)):
+        for some in batches([*job_ids], READ_AT_ONCE):
             rows = GroupedJob.all(connection, query.where(jobs.c.id.in_(some)))
             self.leave(row.id for row in rows)
             for row in rows:
@@ -245,12 +246,6 @@ def group_sizes(connection: Connection) -> dict[str, int]:
     size = func.count().label("size")
     grouped = select(jobs.c.demand, size).where(GROUPED).group_by(jobs.c.demand)
     return {row.demand: row.size for row in connection.execute(grouped)}
-
-
-def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the values in parts that fit into one query."""
-    for first in range(0, len(values), READ_AT_ONCE):
-        yield values[first : first + READ_AT_ONCE]
 
 
 def _turns(lines: Iterable[tuple[Sequence[_Place], ProjectShare]], limit: int) -> list[_Turn]:

@@ -10,13 +10,13 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Depends, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import AttemptTokenHash, Person, person
+from server.api.auth.dependencies import Person, person
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.core.events.shares import Waits
-from server.jobs.attempts.reports import ReportedShare, authenticate_share
+from server.jobs.attempts.reports import AuthenticatedShare
 from server.jobs.shells import service, worker_api
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.shell_sessions.messages import (
@@ -44,7 +44,6 @@ WAITS = Waits(16)
 """Most waiting requests of a person, or of an attempt, in one process: each polls the database."""
 
 ShellId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the command.")]
-AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
 Answer = TypeVar("Answer")
 
 
@@ -123,15 +122,6 @@ def close_shell(
     return reply(service.close_shell(context, job_id, shell_id, actor=principal.actor))
 
 
-def _share(
-    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
-) -> ReportedShare:
-    return authenticate_share(context, attempt_id, token_hash)
-
-
-Share = Annotated[ReportedShare, Depends(_share)]
-
-
 @worker_router.post(
     "/attempts/{attempt_id}/shells/{shell_id}/output",
     response_model=ShellOutputReply,
@@ -139,7 +129,7 @@ Share = Annotated[ReportedShare, Depends(_share)]
 )
 def report_output(
     context: ServerContext,
-    share: Share,
+    share: AuthenticatedShare,
     shell_id: ShellId,
     body: Annotated[ShellOutputMessage, Depends(JsonBody(ShellOutputMessage))],
 ) -> Response:
@@ -154,7 +144,7 @@ def report_output(
 )
 async def poll_input(
     context: ServerContext,
-    share: Share,
+    share: AuthenticatedShare,
     shell_id: ShellId,
     body: Annotated[ShellInputRequest, Depends(JsonBody(ShellInputRequest))],
 ) -> Response:

@@ -9,12 +9,10 @@ from sqlalchemy import Connection
 
 from server.cluster.supply.gone_nodes import HeldShare
 from server.core.context import Context
-from server.core.errors import NotFoundError
 from server.core.isolation import Isolation
-from server.core.lifecycle import lock_job_of
 from server.core.subject import SERVER
 from server.jobs.attempts.finish import end_nodes
-from server.jobs.attempts.launch import read_launch
+from server.jobs.attempts.launch import locked_share
 from server.jobs.attempts.retry_policy import NodeEnd
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.run.failures import Failure, FailureReason
@@ -37,11 +35,7 @@ def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:
 
 
 def _end_share(context: Context, connection: Connection, attempt_id: str, node: str) -> None:
-    try:
-        lock_job_of(connection, attempt_id)
-    except NotFoundError:
-        return
-    share = next((n for n in read_launch(connection, attempt_id).nodes if n.node == node), None)
+    share = locked_share(connection, attempt_id, node)
     ends = (AttemptNodeState.ENDED, AttemptNodeState.SPARE)  # a spare has no process to end
     if share is None or share.state in ends:
         return

@@ -18,7 +18,7 @@ from server.cluster.placement.quotas import Quota
 from server.cluster.projects.quotas import read_quotas
 from server.cluster.projects.usage import ReadUsage, read_usage
 from server.core.context import Context
-from server.core.database.engine import LeadLostError
+from server.core.database.engine import LeadLostError, batches
 from server.jobs.queue.groups import enter_groups, learn_durations, put_off
 from server.jobs.queue.heads import explain, note_turn, read_heads, tagged
 from server.jobs.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
@@ -117,8 +117,7 @@ class Placer:
             for row in heads.rows
             if row.id in decisions.placed
         ]
-        for first in range(0, len(placements), PLACED_TOGETHER):
-            together = placements[first : first + PLACED_TOGETHER]
+        for together in batches(placements, PLACED_TOGETHER):
             for message in self._place(together, offers):  # committed: a claim finds its attempt
                 self._dispatcher.send(message)
         self.queue.leave(decisions.placed)

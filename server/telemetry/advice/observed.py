@@ -9,8 +9,8 @@ from sqlalchemy import Connection, select
 
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import metric_series
-from server.core.database.tables import attempt_nodes, jobs, nodes
-from server.jobs.attempts.launch import effective_spec
+from server.core.database.tables import attempt_nodes, nodes
+from server.jobs.attempts.launch import effective_spec, submitted_spec
 from server.jobs.ranks.store import read_ranks
 from server.telemetry.advice.advice_input import BestSaves, Observed, RecentSteps, SlowRank
 from server.telemetry.advice.findings import findings_of
@@ -21,7 +21,6 @@ from server.telemetry.metrics.points import MAX_SUMMED, Floats
 from server.telemetry.metrics.series import Values, read_values
 from trainyard.protocol.goodput import AdviceView
 from trainyard.protocol.rest.metrics_and_logs import StragglerView
-from trainyard.spec.job import JobSpec
 
 RECENT = 1_000
 """Steps that the means of recent steps cover at most."""
@@ -48,7 +47,7 @@ def advice(context: Context, job_id: str) -> AdviceView:
         records = records_of(context, connection, job_id)
         newest = max(records.recorded, key=lambda one: one.number, default=None)
         spec = (
-            _submitted(connection, job_id)
+            submitted_spec(connection, job_id)
             if newest is None
             else effective_spec(connection, newest.attempt_id)
         )
@@ -67,12 +66,6 @@ def advice(context: Context, job_id: str) -> AdviceView:
         recent_steps=recent.steps if recent else 0,
         findings=findings_of(observed),
     )
-
-
-def _submitted(connection: Connection, job_id: str) -> JobSpec:
-    stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
-    spec: JobSpec = stored.read(f"spec of job {job_id}")
-    return spec
 
 
 def _slow_rank(straggler: StragglerView) -> SlowRank:

@@ -11,21 +11,21 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import AttemptTokenHash, person
+from server.api.auth.dependencies import person
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import JobId
 from server.api.http.responses import reply
 from server.core.database.metric_and_log_tables import artifact_blocks
 from server.core.errors import InvalidRequestError
-from server.jobs.attempts.reports import ReportedShare, authenticate_share
+from server.jobs.attempts.reports import AuthenticatedShare
 from server.telemetry.artifacts.store import list_artifacts, read_artifact
 from server.telemetry.artifacts.uploads import store_block
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.job_artifacts.messages import ARTIFACT_DIGEST, BLOCK_BYTES, UploadReply
 from trainyard.protocol.job_artifacts.views import ArtifactView
 from trainyard.protocol.rest.common import Page
-from trainyard.run.artifacts.artifact_records import LONGEST_NAME, MAX_FILE_BYTES
+from trainyard.run.artifacts.artifact_records import LONGEST_KIND, LONGEST_NAME, MAX_FILE_BYTES
 
 OCTETS = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 SAFE_HEADERS = {
@@ -39,10 +39,9 @@ SAFE_HEADERS = {
 router = APIRouter(tags=["artifacts"], dependencies=[person])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
-AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
 ArtifactId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the artifact.")]
 Digest = Annotated[str, Path(pattern=ARTIFACT_DIGEST, description="SHA-256 of the content.")]
-Kind = Annotated[str, Field(min_length=1, max_length=64)]
+Kind = Annotated[str, Field(min_length=1, max_length=LONGEST_KIND)]
 Offset = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Where the body begins.")]
 Size = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Bytes of the whole content.")]
 
@@ -58,7 +57,9 @@ def get_artifacts(
     page: Annotated[PageRequest[str], Depends(page_by("artifacts", str))],
     kind: Annotated[
         str | None,
-        Query(min_length=1, max_length=64, description="Only this kind, such as `image`."),
+        Query(
+            min_length=1, max_length=LONGEST_KIND, description="Only this kind, such as `image`."
+        ),
     ] = None,
     without: Annotated[
         tuple[Kind, ...], Query(max_length=8, description="None of these kinds.")
@@ -105,12 +106,6 @@ def get_content(context: ServerContext, job_id: JobId, artifact_id: ArtifactId) 
     return StreamingResponse(blocks, media_type=found.media_type, headers=headers)
 
 
-def _share(
-    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
-) -> ReportedShare:
-    return authenticate_share(context, attempt_id, token_hash)
-
-
 @worker_router.put(
     "/attempts/{attempt_id}/artifacts/{digest}",
     response_model=UploadReply,
@@ -120,7 +115,7 @@ def _share(
 async def upload_block(
     request: Request,
     context: ServerContext,
-    share: Annotated[ReportedShare, Depends(_share)],
+    share: AuthenticatedShare,
     digest: Digest,
     offset: Offset,
     size: Size,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 from sqlalchemy import Connection, Table, func, insert, or_, select
 
 from server.core.context import Context
+from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import artifact_contents, artifacts
 from server.core.database.rows import TypedRow
 from server.core.errors import NotFoundError
@@ -194,13 +195,13 @@ def _contents(
     """Return id and image type of each content that lines name and the server has."""
     digests = sorted({line.digest for line in lines if line.digest is not None})
     found: dict[str, tuple[str, str | None]] = {}
-    for start in range(0, len(digests), 500):  # SQLite has a limit of parameters
+    for some in batches(digests, 500):  # SQLite has a limit of parameters
         query = select(
             artifact_contents.c.digest, artifact_contents.c.id, artifact_contents.c.media_type
         ).where(
             artifact_contents.c.job_id == job_id,
             artifact_contents.c.complete,
-            artifact_contents.c.digest.in_(digests[start : start + 500]),
+            artifact_contents.c.digest.in_(some),
         )
         locked = query.with_for_update(read=True, key_share=True)  # none is released meanwhile
         found |= {row.digest: (row.id, row.media_type) for row in connection.execute(locked)}

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Subquery, func, select
 
 from server.core.context import Context
 from server.core.database.column_types import text_of
+from server.core.database.engine import batches
 from server.core.database.tables import attempts, jobs
 from server.telemetry.goodput.capacity import read_capacity
 from server.telemetry.goodput.holdings import HeldShare, read_holdings, spent_by_day
@@ -251,8 +252,7 @@ def _add_ledgers(
     """
     unsettled = {each.job_id for each in held if not each.is_settled}
     left = sorted(unsettled - ledgers.keys())
-    for start in range(0, len(left), READ_AT_ONCE):
-        some = left[start : start + READ_AT_ONCE]
+    for some in batches(left, READ_AT_ONCE):
         with context.database.read() as connection:
             records = read_records(context, connection, some)
         # None where it was deleted before it was settled.

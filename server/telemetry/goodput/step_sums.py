@@ -20,6 +20,7 @@ import numpy as np
 from sqlalchemy import Connection, Table, bindparam, select, update
 
 from server.core.context import Context
+from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series
 from server.core.database.rows import TypedRow
 from server.core.database.tables import attempts
@@ -93,8 +94,8 @@ def read_trainings(
     each attempt, and the points that are in no chunk yet.
     """
     trainings: dict[str, Training] = {}
-    for start in range(0, len(recorded), ATTEMPTS_AT_ONCE):
-        trainings |= _trainings(connection, recorded[start : start + ATTEMPTS_AT_ONCE])
+    for some in batches(recorded, ATTEMPTS_AT_ONCE):
+        trainings |= _trainings(connection, some)
     return trainings
 
 
@@ -127,9 +128,9 @@ def store_step_sums(context: Context, job_id: str) -> None:
         )
         .values(step_sum=bindparam("sum"))
     )
-    for start in range(0, len(lacking), SUMMED_AT_ONCE):
+    for some in batches(lacking, SUMMED_AT_ONCE):
         with context.database.read() as connection:
-            decoded = decode(connection, lacking[start : start + SUMMED_AT_ONCE])
+            decoded = decode(connection, some)
         sums = [
             {"series": series_id, "first": first, "sum": points.step_sum()}
             for (series_id, first), points in decoded.items()

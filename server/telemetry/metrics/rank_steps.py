@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from server.core.context import Context
+from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import rank_progress, rank_steps
 from server.core.database.tables import attempts
 from server.core.database.upsert import insert_or_replace
@@ -203,7 +204,7 @@ def _stage(
 ) -> None:
     """Add records to the rows of their steps; once too many are rewritten, leave the others out."""
     rewritten = 0
-    for some in _parts(sorted(steps)):
+    for some in batches(sorted(steps), STEPS_A_QUERY):
         if rewritten > MAX_REWRITTEN:
             return
         mine = rank_steps.c.attempt_id == attempt_id, rank_steps.c.step.in_(some)
@@ -282,8 +283,3 @@ def _take(
                 folds.append(record)
         steps += len(rows)
     return folds
-
-
-def _parts(steps: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(steps), STEPS_A_QUERY):
-        yield steps[start : start + STEPS_A_QUERY]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, func, select
 
+from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
 from server.telemetry.metrics.points import PACKED, Points, pack_tail, unpack
 from server.telemetry.metrics.store import append_to_tails, grow_series, read_tails
@@ -25,8 +26,8 @@ def take_back(connection: Connection, attempt_id: str, names: Sequence[str], ste
         metric_series.c.last_step >= step,
     )
     found = connection.scalars(query).all()
-    for start in range(0, len(found), SERIES_AT_ONCE):
-        _take_back(connection, found[start : start + SERIES_AT_ONCE], step)
+    for series in batches(found, SERIES_AT_ONCE):
+        _take_back(connection, series, step)
 
 
 def _take_back(connection: Connection, series: Sequence[int], step: int) -> None:

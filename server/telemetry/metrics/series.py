@@ -29,6 +29,7 @@ from sqlalchemy import (
     select,
 )
 
+from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import metric_chunks
 from server.telemetry.metrics.points import PACKED, Floats, Integers, Points, unpack
 from server.telemetry.metrics.store import read_tails
@@ -225,8 +226,7 @@ def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, P
 def decode_in_turn(connection: Connection, keys: Sequence[ChunkKey]) -> Iterator[Points]:
     """Yield the points of each of these chunks, a number of chunks a query."""
     none = Points.joined([])
-    for start in range(0, len(keys), DECODED_AT_ONCE):
-        some = keys[start : start + DECODED_AT_ONCE]
+    for some in batches(keys, DECODED_AT_ONCE):
         found = decode(connection, some)
         yield from (found.get(key, none) for key in some)  # a job may be deleted meanwhile
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests.library.conftest import Yard
 from trainyard.client.errors import UnknownReferenceError
-from trainyard.client.references import Target, resolve, resolve_job
+from trainyard.client.references import Target, beginning_with, resolve, resolve_job
 
 
 def test_a_job_goes_by_id_prefix_name_and_as_the_last(yard: Yard) -> None:
@@ -72,3 +75,12 @@ def test_a_checkpoint_goes_by_its_step_on_the_current_lineage(yard: Yard) -> Non
             resolve(sdk, "tree@step-20", exact=True)
         with pytest.raises(UnknownReferenceError, match="no checkpoint of this step"):
             resolve(sdk, "tree@step-15")
+
+
+def test_the_only_item_whose_id_begins_so_is_found() -> None:
+    found: list[Any] = [SimpleNamespace(id=each) for each in ("01ab", "01ac", "02")]
+    assert beginning_with("02", found, "open operation") is found[2]
+    with pytest.raises(UnknownReferenceError, match=r"^2 open operations have an id .* '01a'"):
+        beginning_with("01a", found, "open operation")
+    with pytest.raises(UnknownReferenceError, match=r"^no open operation has an id .* '3'"):
+        beginning_with("3", found, "open operation")

@@ -23,7 +23,7 @@ import torch
 import trainyard.wandb as wandb
 from trainyard.run import session
 from trainyard.run.artifacts import artifact_log
-from trainyard.run.other_tools.wandb_media import legal_path
+from trainyard.run.limits import MAX_WARNINGS, WarnedNames
 from trainyard.run.session import Run
 from trainyard.run.session.process_place import ProcessPlace
 
@@ -95,7 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "spec.json").write_text('{"name": "n", "program": {"arguments": {"lr": 1}}}')
     own = Run(tmp_path, ProcessPlace())
     monkeypatch.setattr(session, "init", lambda: own)
-    monkeypatch.setattr(wandb, "_warned", set())
+    monkeypatch.setattr(wandb, "_warned", WarnedNames())
     yield tmp_path
     wandb.finish()
     own.close()
@@ -349,9 +349,22 @@ def test_what_cannot_be_stored_is_left_out(
         assert reason in message
 
 
-@pytest.mark.parametrize(
-    ("given", "legal"),
-    [("/a//b/", "a/b"), ("..", "unnamed"), ("a\nb\\c", "a_b_c"), ("x" * 300, "x" * 200)],
-)
-def test_names_of_wandb_become_legal(given: str, legal: str) -> None:
-    assert legal_path(given) == legal
+def test_as_many_names_warn_as_in_the_session(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = wandb.init()
+    for _ in range(2):
+        run.log({f"text-{number}": "no number" for number in range(MAX_WARNINGS + 5)})
+    assert len(caplog.records) == MAX_WARNINGS
+    run.log({"": 1.0, "a,b": 2.0})  # names of metrics: the session has warnings of its own
+    assert len(caplog.records) == MAX_WARNINGS + 2
+
+
+def test_the_name_of_a_table_is_that_of_the_session(folder: Path) -> None:
+    whole = "a" * 195 + ".json"
+    names = (whole, "b" * 200, "c/.json", "d" * 198 + "/..e")
+    run = wandb.init()
+    run.log({name: wandb.Table(["x"], [[1]]) for name in names})
+    wandb.finish()
+    legal = [whole, "b" * 195 + ".json", "c/.json", "d" * 195 + ".json"]
+    assert [name for name, *_ in artifacts(folder)] == legal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 from uuid import uuid4
@@ -11,6 +12,7 @@ from fastapi import FastAPI
 from sqlalchemy import select
 
 from server.api.auth.service import create_token
+from server.app.factory import routes_of
 from server.core.context import Context
 from server.core.database.tables import events
 from server.jobs.jobs.service import stop
@@ -232,3 +234,23 @@ def test_a_job_from_claim_to_chart(
     text = client.get(f"/api/v1/jobs/{job_id}/metrics", headers={"accept": "text/csv"}).text
     assert text.splitlines()[0] == "attempt,step,time,name,value"
     assert len(text.splitlines()) == 1 + 5 + 5
+
+
+def test_the_token_of_an_attempt_opens_its_own_routes_alone(app: FastAPI, harness: Harness) -> None:
+    for name in ("node-1", "node-2"):
+        harness.add_node(name)
+    (own,), (other,) = (harness.launched()[1] for _ in range(2))
+    supervisor = with_token(app, own.reply.attempt_token)
+    of_attempt = f"{WORKERS}/attempts/{{attempt_id}}/"
+    routes = [
+        (method, path)
+        for path, methods in routes_of(app)
+        if path.startswith(of_attempt) and not path.endswith("/claim")
+        for method in methods
+    ]
+    assert len(routes) == 5
+    for method, path in routes:
+        for attempt_id, wanted in ((own.attempt_id, {404, 422}), (other.attempt_id, {401})):
+            filled = re.sub(r"\{\w+\}", "0" * 26, path.replace("{attempt_id}", attempt_id))
+            status = supervisor.request(method, filled).status_code
+            assert status in wanted, (method, path, status)

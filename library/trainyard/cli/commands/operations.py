@@ -16,8 +16,8 @@ from trainyard.cli.listings import SHORT_ID
 from trainyard.cli.options import Json, Limit, Newest, Wait
 from trainyard.cli.output import at_most, emit, state_text
 from trainyard.cli.table import Listing
-from trainyard.client.errors import UnknownReferenceError, UsageError
-from trainyard.client.references import newest_checkpoint, resolve
+from trainyard.client.errors import UsageError
+from trainyard.client.references import beginning_with, newest_checkpoint, resolve
 from trainyard.client.sdk import Client
 from trainyard.protocol.operations import SHARD_GIB, OperationKind
 from trainyard.protocol.rest.checkpoints import OperationView
@@ -78,15 +78,7 @@ def _operation(yard: Client, reference: str) -> str:
     """Return the id of the open operation whose id begins so; a whole id is returned as it is."""
     if is_id(reference):
         return reference
-    fitting = [
-        operation.id
-        for operation in yard.operations(open_only=True)
-        if operation.id.startswith(reference)
-    ]
-    if len(fitting) != 1:
-        how = "no open operation has" if not fitting else f"{len(fitting)} open operations have"
-        raise UnknownReferenceError(f"{how} an id that begins with {reference!r}.")
-    return fitting[0]
+    return beginning_with(reference, yard.operations(open_only=True), "open operation").id
 
 
 def export(

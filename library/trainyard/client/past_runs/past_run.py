@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from trainyard.base.names import NAME
+from trainyard.base.whole_numbers import LAST_STEP
 from trainyard.outside.git_lfs import LONGEST_POINTER, pointer_problem
 from trainyard.protocol.past_runs.views import (
     MAX_IMPORT_POINTS,
@@ -26,7 +27,6 @@ from trainyard.spec.sections.program import ArgumentName, ArgumentValue, Scalar,
 
 Ended = Literal["succeeded", "failed", "stopped", "cancelled"]
 
-MAX_STEP = 10**9
 MAX_SERIES = 2000
 """Series of a run that the server keeps."""
 MAX_ARGUMENTS = 256
@@ -91,8 +91,8 @@ class PastRun:
 
     def add(self, name: str, step: int, time: float, value: float) -> None:
         """Add a point; one that no server stores is left out."""
-        if not 0 <= step <= MAX_STEP or not 0 <= time <= LATEST:
-            self.note(f"points are left out: step {step} at {time} is not 0 to {MAX_STEP:,}")
+        if not 0 <= step <= LAST_STEP or not 0 <= time <= LATEST:
+            self.note(f"points are left out: step {step} at {time} is not 0 to {LAST_STEP:,}")
             return
         if self.points >= MAX_IMPORT_POINTS:
             self.note(f"points after the first {MAX_IMPORT_POINTS:,} are left out")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from trainyard.base.model_base import RecordModel, Seconds, SpecModel, Steps, Text
+from trainyard.base.names import MAX_TAGS
 from trainyard.run.metric_names import LEGAL_FORM, LONGEST, is_storable
 from trainyard.spec.code_pack import PACK_DIGEST
 from trainyard.spec.job import DEFAULT_PROJECT, JobName, ProjectName, Tag
@@ -82,7 +83,7 @@ class ImportRequest(SpecModel):
     """Name of the job."""
     description: Annotated[Text, Field(max_length=4000)] = ""
     """What it was for."""
-    tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=32)] = ()
+    tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=MAX_TAGS)] = ()
     """Words to filter by."""
     project: ProjectName = DEFAULT_PROJECT
     """Project of the job; it must exist."""

@@ -19,6 +19,7 @@ from trainyard.run.artifacts.artifact_records import (
     MAX_BINS,
     OWN_KINDS,
     TABLE,
+    TABLE_ENDING,
     ArtifactRecord,
     check_kind,
     check_name,
@@ -27,13 +28,11 @@ from trainyard.run.artifacts.artifact_writer import ArtifactWriter, files_below
 from trainyard.run.artifacts.histogram_bins import MAX_VALUES, fold
 from trainyard.run.artifacts.images import Pixels, encode_png, read_image
 from trainyard.run.artifacts.table_content import table_content
-from trainyard.run.limits import legal_step
+from trainyard.run.limits import WarnedNames, legal_step
 
 logger = logging.getLogger("trainyard")
 
-MAX_WARNED = 100
-"""Tables that warn, each once."""
-_warned: set[str] = set()
+_warned = WarnedNames()
 
 MAX_FILES, MAX_FOLDER_BYTES = 1000, 1024 * 1024 * 1024
 """Files of a folder of one call, and their bytes."""
@@ -125,10 +124,10 @@ class ArtifactLog:
             ValueError: name, step or the number of columns is not legal, or a row has another
                 number of cells.
         """
-        record = _record(name if name.endswith(".json") else f"{name}.json", TABLE, step, "")
+        whole = name if name.endswith(TABLE_ENDING) else name + TABLE_ENDING
+        record = _record(whole, TABLE, step, "")
         content, left_out = table_content(columns, rows)
-        if left_out and name not in _warned and len(_warned) < MAX_WARNED:
-            _warned.add(name)
+        if left_out and _warned.add(name):
             logger.warning("%d rows of the table %r are left out: it is too large", left_out, name)
         if (writer := self._open_artifacts) is not None:
             writer.add(record, lambda: content, len(content))

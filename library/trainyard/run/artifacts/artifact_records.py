@@ -7,22 +7,26 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from trainyard.run.limits import Bounds, Cut, Number
+from trainyard.run.limits import LAST_STEP, Bounds, Cut, Number
 from trainyard.run.record_base import JsonRecord
 
 IMAGE, HISTOGRAM, FILE, OUTPUT, TABLE = "image", "histogram", "file", "output", "table"
 OWN_KINDS = frozenset({IMAGE, HISTOGRAM})
 """Kinds that `log_artifact` does not take."""
-ARTIFACT_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 CONTENT_NAME = re.compile(r"[a-z0-9-]{1,80}")
 """Name of a content file in `artifacts/`."""
-LONGEST_NAME, LONGEST_CAPTION = 200, 1000
+LONGEST_NAME, LONGEST_KIND, LONGEST_CAPTION = 200, 64, 1000
+TABLE_ENDING = ".json"
+"""With which the name of a table ends."""
 MAX_BINS = 512
 MAX_IMAGE_BYTES = 16 * 1024 * 1024
 """Largest image, encoded."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Largest file. What is larger belongs into a checkpoint, or on a storage root."""
-FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]+")
+"""What no name has; `/` separates its parts."""
+_KIND = re.compile(f"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_KIND - 1}}}")
+_NO_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 
 DropReason = Literal[
     "disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"
@@ -57,7 +61,7 @@ class ArtifactRecord(JsonRecord):
     """`image`, `histogram`, or what `log_artifact` names, such as `file` or `model`."""
     name: str
     """Its name, with `/` between folders."""
-    step: Annotated[int, Bounds(ge=0, le=10**9)] | None = None
+    step: Annotated[int, Bounds(ge=0, le=LAST_STEP)] | None = None
     """Completed optimizer steps."""
     caption: Annotated[str, Cut(LONGEST_CAPTION)] = ""
     """A text next to it."""
@@ -96,13 +100,7 @@ def check_name(name: str) -> str:
     Raises:
         ValueError: it is not.
     """
-    parts = name.split("/") if isinstance(name, str) else []
-    if (
-        not parts
-        or len(name) > LONGEST_NAME
-        or FORBIDDEN.search(name)
-        or any(part in ("", ".", "..") or part != part.strip() for part in parts)
-    ):
+    if not isinstance(name, str) or not name or name != legal_artifact_name(name):
         raise ValueError(
             f"name={name if not isinstance(name, str) else name[:200]!r}: legal are 1 to "
             f"{LONGEST_NAME} characters, parts separated by '/', none of them empty, '.' or '..', "
@@ -111,18 +109,35 @@ def check_name(name: str) -> str:
     return name
 
 
+def legal_artifact_name(text: str, *, longest: int = LONGEST_NAME) -> str:
+    """Return the legal name that is closest to a text: a legal name itself."""
+    whole = _legal_parts(_FORBIDDEN.sub("_", text))
+    return _legal_parts(whole[:longest]) or "unnamed"
+
+
+def _legal_parts(name: str) -> str:
+    parts = (part.strip() for part in name.split("/"))
+    return "/".join(part for part in parts if part not in ("", ".", ".."))
+
+
 def check_kind(kind: str) -> str:
     """Return the kind of a file.
 
     Raises:
         ValueError: it has no legal form.
     """
-    if not isinstance(kind, str) or not ARTIFACT_KIND.fullmatch(kind):
+    if not isinstance(kind, str) or not _KIND.fullmatch(kind):
         raise ValueError(
-            f"kind={kind!r}: legal are 1 to 64 letters, digits, '_', '.' and '-', beginning with "
-            "a letter or a digit"
+            f"kind={kind!r}: legal are 1 to {LONGEST_KIND} letters, digits, '_', '.' and '-', "
+            "beginning with a letter or a digit"
         )
     return kind
+
+
+def legal_kind(text: str) -> str:
+    """Return the legal kind of a file that is closest to a text: a legal kind itself."""
+    legal = _NO_KIND.sub("_", text).lstrip("_.-")[:LONGEST_KIND]
+    return FILE if not legal or legal in OWN_KINDS else legal
 
 
 def check_record(record: ArtifactRecord) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from trainyard.run.checkpoints.checkpoint_names import COMMITTED, MANIFEST, checkpoint_id
-from trainyard.run.limits import Bounds
+from trainyard.run.limits import LAST_STEP, Bounds
 from trainyard.run.record_base import JsonRecord
 
 ALGORITHM: Literal["sha256"] = "sha256"
@@ -52,7 +52,7 @@ class ProgramManifest(JsonRecord):
     """Job that wrote it."""
     attempt: Annotated[int, Bounds(ge=1, lt=2**31)]
     """Attempt that wrote it."""
-    step: Annotated[int, Bounds(ge=0, le=10**9)]
+    step: Annotated[int, Bounds(ge=0, le=LAST_STEP)]
     """Step that the program named."""
     created_at: datetime
     """When the manifest was written, in UTC."""

@@ -40,6 +40,7 @@ from trainyard.run.checkpoints.save_messages import (
     seen,
 )
 from trainyard.run.checkpoints.saved_files import describe, shares, sync_files, sync_folders
+from trainyard.run.limits import LAST_STEP
 
 WAIT_SECONDS = 1800.0
 """Longest wait of rank 0 for another rank, at each of the two places where it waits."""
@@ -47,7 +48,6 @@ LEFT_SECONDS = 90.0
 """Longest for which another node does not see a message: NFS keeps an absence for a minute."""
 POLL_SECONDS = 10.0
 """Pause between two looks for a later save."""
-MAX_STEPS = 10**9
 
 
 @dataclass
@@ -102,8 +102,8 @@ class ProgramCheckpoints:
             FencedOffError: a newer attempt of the job has begun.
             FenceError: the fence cannot be raised.
         """
-        if not 0 <= step <= MAX_STEPS:
-            raise ValueError(f"step={step}; legal: 0 to {MAX_STEPS}")
+        if not 0 <= step <= LAST_STEP:
+            raise ValueError(f"step={step}; legal: 0 to {LAST_STEP}")
         if not KIND.fullmatch(kind):
             raise ValueError(f"kind={kind!r}; legal: 1 to 16 of a-z and _, such as 'interval'")
         one = _OneSave(self, self._saves, step, kind)

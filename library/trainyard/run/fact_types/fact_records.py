@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from trainyard.base.names import LONGEST_TAG, MAX_TAGS
 from trainyard.run.limits import Bounds, Cut
 from trainyard.run.record_base import JsonRecord
 
@@ -17,8 +18,6 @@ MAX_FACTS_BYTES = 32 * 1024
 """JSON text of a configuration, or of a summary: a report has room for both."""
 LONGEST_FACT_NAME = 256
 LONGEST_FACT_VALUE = 1000
-MAX_TAGS = 32
-"""Tags of a job."""
 EXACT = 2**53
 """Whole numbers up to it are exact in every reader of JSON."""
 
@@ -41,7 +40,7 @@ class RunFacts(JsonRecord):
     """Its configuration by flat names, such as `optimizer.lr`."""
     summary: Facts = field(default_factory=dict)
     """Its results by flat names, such as `best.accuracy`."""
-    tags: Annotated[tuple[Annotated[str, Cut(64)], ...], Bounds(max_length=MAX_TAGS)] = ()
+    tags: Annotated[tuple[Annotated[str, Cut(LONGEST_TAG)], ...], Bounds(max_length=MAX_TAGS)] = ()
     """Words to filter by, which the job has in addition to its own."""
 
     def __post_init__(self) -> None:

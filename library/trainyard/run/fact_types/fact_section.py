@@ -11,14 +11,13 @@ from enum import Enum
 from itertools import islice
 from typing import Any, SupportsFloat, SupportsIndex
 
-from trainyard.base.names import TAG
+from trainyard.base.names import LONGEST_TAG, MAX_TAGS, TAG
 from trainyard.run.fact_types.fact_records import (
     EXACT,
     LONGEST_FACT_NAME,
     LONGEST_FACT_VALUE,
     MAX_FACTS,
     MAX_FACTS_BYTES,
-    MAX_TAGS,
     FactValue,
     fact_bytes,
 )
@@ -31,7 +30,6 @@ MAX_ITEMS = 256
 """Items of a list that its text has."""
 MAX_BITS = 1024
 """Bits of a whole number that is stored."""
-LONGEST_TAG = 64
 
 LeftOut = Callable[[str, str], None]
 """Takes the name of a value that is not stored, and why."""
@@ -55,8 +53,8 @@ class FactSection:
         before = self._take(name)
         new: dict[str, FactValue] = {}
         try:
-            for path, inner in flat(name, value):
-                if not self._add(new, path, inner):
+            for path, inner in nested(name, value):
+                if not self._add(new, _NAME.apply(path), inner):
                     break
         except Exception as error:  # noqa: BLE001 - of a mapping of whatever library
             self._left_out(name, _words(error))
@@ -109,13 +107,13 @@ def facts_of(values: Mapping[str, object]) -> dict[str, FactValue]:
     return section.facts()
 
 
-def flat(name: str, value: object, depth: int = DEEPEST) -> Iterator[tuple[str, object]]:
+def nested(name: str, value: object, depth: int = DEEPEST) -> Iterator[tuple[str, object]]:
     """Yield the values of nested mappings by names such as `optimizer.lr`."""
     if isinstance(value, Mapping) and depth > 0 and value:
         for key, inner in value.items():
-            yield from flat(f"{name}.{key}", inner, depth - 1)
+            yield from nested(f"{name}.{key}", inner, depth - 1)
     else:
-        yield _NAME.apply(name), value
+        yield name, value
 
 
 def fact_value(value: Any) -> FactValue:

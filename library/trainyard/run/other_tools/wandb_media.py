@@ -5,16 +5,19 @@ from __future__ import annotations
 import glob
 import io
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.run.artifacts.artifact_records import FILE, LONGEST_NAME, OWN_KINDS
+from trainyard.run.artifacts.artifact_records import (
+    LONGEST_NAME,
+    MAX_BINS,
+    TABLE_ENDING,
+    legal_artifact_name,
+    legal_kind,
+)
 from trainyard.run.session.script_run import Run
 
-NOT_LEGAL = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]+")
-NO_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 Warn = Callable[[str, str], None]
 """Warns about a call of wandb, once by its name: the name, and what is the matter."""
 
@@ -37,7 +40,7 @@ class Image:
 
     def log_to(self, run: Run, name: str, step: int) -> None:
         """Log the image."""
-        run.log_image(legal_path(name), self.image, step=step, caption=self.caption)
+        run.log_image(legal_artifact_name(name), self.image, step=step, caption=self.caption)
 
 
 class Histogram:
@@ -53,11 +56,11 @@ class Histogram:
         if sequence is None or np_histogram is not None:
             raise ValueError("wandb.Histogram takes a sequence here, not np_histogram")
         self.sequence = sequence
-        self.num_bins = min(num_bins, 512)
+        self.num_bins = min(num_bins, MAX_BINS)
 
     def log_to(self, run: Run, name: str, step: int) -> None:
         """Log the histogram."""
-        run.log_histogram(legal_path(name), self.sequence, step=step, bins=self.num_bins)
+        run.log_histogram(legal_artifact_name(name), self.sequence, step=step, bins=self.num_bins)
 
 
 class Table:
@@ -109,7 +112,9 @@ class Table:
 
     def log_to(self, run: Run, name: str, step: int) -> None:
         """Log the table."""
-        legal = legal_path(name)[: LONGEST_NAME - len(".json")].rstrip("/ ")
+        legal = legal_artifact_name(name)
+        if not legal.endswith(TABLE_ENDING):
+            legal = legal_artifact_name(legal, longest=LONGEST_NAME - len(TABLE_ENDING))
         run.log_table(legal, self.columns, self.data, step=step)
 
 
@@ -148,7 +153,7 @@ class Artifact:
     def log_to(self, run: Run, step: int, warn: Warn) -> None:
         """Log the files that were added; those that cannot be stored are left out."""
         for path, name in self._files:
-            whole = legal_path(f"{self.name}/{name}")
+            whole = legal_artifact_name(f"{self.name}/{name}")
             try:
                 run.log_artifact(path, name=whole, kind=legal_kind(self.type), step=step)
             except (OSError, ValueError) as error:
@@ -201,19 +206,6 @@ class SavedFiles:
         return written
 
 
-def legal_path(name: str) -> str:
-    """Return the legal name of an artifact that is closest to one of wandb."""
-    parts = (part.strip() for part in NOT_LEGAL.sub("_", name).split("/"))
-    legal = "/".join(part for part in parts if part not in ("", ".", ".."))
-    return legal[:LONGEST_NAME].rstrip("/ ") or "unnamed"
-
-
-def legal_kind(kind: str) -> str:
-    """Return the legal kind of an artifact that is closest to a type of wandb."""
-    legal = NO_KIND.sub("_", kind).lstrip("_.-")[:64]
-    return FILE if not legal or legal in OWN_KINDS else legal
-
-
 def _is_media(cell: object) -> bool:
     return isinstance(cell, Image | Histogram | Table)
 
@@ -221,9 +213,9 @@ def _is_media(cell: object) -> bool:
 def _relative(path: Path, base_path: str | None) -> str:
     base = Path(base_path) if base_path is not None else Path.cwd()
     try:
-        return legal_path(str(path.resolve().relative_to(base.resolve())))
+        return legal_artifact_name(str(path.resolve().relative_to(base.resolve())))
     except ValueError:
-        return legal_path(path.name)
+        return legal_artifact_name(path.name)
 
 
 def _pixels(given: Any) -> Any:

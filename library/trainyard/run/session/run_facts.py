@@ -11,6 +11,7 @@ from typing import Any
 
 from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.fact_types.fact_section import FactSection, legal_tags
+from trainyard.run.limits import WarnedNames
 
 logger = logging.getLogger("trainyard")
 
@@ -61,7 +62,7 @@ class FactBook:
         self._changed = changed
         self._lock = threading.RLock()  # a signal's handler may set a value while one is set
         self._pid = os.getpid()
-        self._warned: set[str] = set()
+        self._warned = WarnedNames()
         self._tags: tuple[str, ...] = ()
         self._sections = {
             name: FactSection(partial(self._warn, name)) for name in ("config", "summary")
@@ -100,8 +101,7 @@ class FactBook:
         return store
 
     def _warn(self, section: str, name: str, why: str) -> None:
-        if (of := f"{section} {name}") not in self._warned and len(self._warned) < 100:
-            self._warned.add(of)
+        if self._warned.add(f"{section} {name}"):
             logger.warning("%s %r is left out of the facts of the job: %s", section, name[:80], why)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, SupportsIndex
 
 from trainyard.data import order_digest
-from trainyard.run.limits import legal_step, number_of
+from trainyard.run.limits import WarnedNames, legal_step, number_of
 from trainyard.run.metric_names import LEGAL_FORM, legal_name
 from trainyard.run.records import MAX_RECORD_VALUES, MetricRecord
 from trainyard.run.session.process_place import ProcessPlace
@@ -19,8 +19,6 @@ logger = logging.getLogger("trainyard")
 
 MAX_NAMES = 2000
 """Most values of one call of `Run.log`; further ones are left out."""
-MAX_WARNINGS = 100
-"""Names of a process that are stored under another name, of which each is warned of."""
 MAX_SERIES = 4000
 """Names of a process; values of further ones are dropped. The server keeps 2,000 and reports it."""
 
@@ -31,7 +29,7 @@ class StepRecords:
     def __init__(self, place: ProcessPlace) -> None:
         """Begin without records."""
         self._place = place
-        self._renamed: set[str] = set()
+        self._renamed = WarnedNames()
         self._left_out = False
         self._last_steps: dict[str, int] = {}
         self._consumed = -1
@@ -89,8 +87,7 @@ class StepRecords:
 
     def _warn_of_renamed(self, names: Mapping[str, str]) -> None:
         for name, legal in names.items():
-            if name not in self._renamed and len(self._renamed) < MAX_WARNINGS:
-                self._renamed.add(name)
+            if self._renamed.add(name):
                 logger.warning("metric %r is stored as %r: %s", name, legal, LEGAL_FORM)
 
     def consume(

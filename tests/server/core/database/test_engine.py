@@ -16,7 +16,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from server.core.database import engine
-from server.core.database.engine import CONNECT_DEFAULTS, Database
+from server.core.database.engine import CONNECT_DEFAULTS, Database, batches
 
 
 def parameters(url: URL) -> dict[str, str]:
@@ -217,3 +217,9 @@ def test_threads_that_wait_for_another_process_are_refused_together(
         pass
     for each in (database, other):
         each.dispose()
+
+
+def test_batches_have_all_values_once_in_their_order() -> None:
+    assert list(batches([1, 2, 3, 4, 5], 2)) == [[1, 2], [3, 4], [5]]
+    assert list(batches((1, 2), 2)) == [(1, 2)]
+    assert list(batches([], 2)) == []

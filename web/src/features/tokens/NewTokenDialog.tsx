@@ -7,8 +7,8 @@ import { ApiError } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
 import type { Token, TokenRequest } from "@/shared/api/types";
 import { joinCommand, quoted } from "@/shared/format/shell";
+import { SecretDialog } from "@/shared/tokens/SecretDialog";
 import { Button } from "@/shared/ui/Button";
-import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
@@ -121,18 +121,15 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
 
 function Made({ token, onClose }: { token: Token; onClose: () => void }) {
   return (
-    <Dialog
+    <SecretDialog
       title={`Token ${token.name}`}
+      command={useOf(token)}
+      label="Usage"
+      isText={token.kind === "login"}
       onClose={onClose}
-      footer={
-        <Button look="primary" onClick={onClose}>
-          Done
-        </Button>
-      }
     >
-      <p>The token is shown once: the server stores only its hash.</p>
-      <CommandLine command={useOf(token)} label="Usage" isText={token.kind === "login"} />
-    </Dialog>
+      The token is shown once: the server stores only its hash.
+    </SecretDialog>
   );
 }
 

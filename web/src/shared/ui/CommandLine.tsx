@@ -19,15 +19,25 @@ export function CommandLine({
   return (
     <div className="command">
       <code className="command-text" title={label}>
-        {!isText && (
-          <span className="command-prompt" aria-hidden="true">
-            ${" "}
-          </span>
-        )}
-        {command}
+        {isText ? command : command.split("\n").map(shownLine)}
       </code>
       <CopyButton text={command} />
     </div>
+  );
+}
+
+function shownLine(line: string, at: number) {
+  const words = line.trimStart();
+  return (
+    <span key={at} className="command-line">
+      {at === 0 && (
+        <span className="command-prompt" aria-hidden="true">
+          ${" "}
+        </span>
+      )}
+      <span className="command-indent">{line.slice(0, line.length - words.length)}</span>
+      {words}
+    </span>
   );
 }
 

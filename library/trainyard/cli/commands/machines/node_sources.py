@@ -16,7 +16,8 @@ from trainyard.cli.listings import SHORT_ID
 from trainyard.cli.options import Json, Limit
 from trainyard.cli.output import at_most, emit, facts, heading, note
 from trainyard.cli.table import Listing
-from trainyard.client.errors import UnknownReferenceError, UsageError
+from trainyard.client.errors import UsageError
+from trainyard.client.references import beginning_with
 from trainyard.client.sdk import Client
 from trainyard.protocol.node_sources.messages import CheckResult
 from trainyard.protocol.node_sources.views import NodeRequestView, SourceView
@@ -172,16 +173,12 @@ def _request(yard: Client, reference: str) -> NodeRequestView:
     Raises:
         UnknownReferenceError: none does, or several do.
     """
-    fitting = [
+    found = (
         request
         for source in yard.sources()
         for request in yard.node_requests(source.name, open_only=True)
-        if request.id.startswith(reference)
-    ]
-    if len(fitting) != 1:
-        how = "no open request has" if not fitting else f"{len(fitting)} open requests have"
-        raise UnknownReferenceError(f"{how} an id that begins with {reference!r}.")
-    return fitting[0]
+    )
+    return beginning_with(reference, found, "open request")
 
 
 def standing(source: SourceView) -> str:
