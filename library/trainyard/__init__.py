@@ -1,7 +1,7 @@
-"""The library of Trainyard: what users import, and what the programs share; no torch in it.
+"""The library of Trainyard: the API for users, and code that the programs share; without torch.
 
-Names are resolved at their first use, so that `import trainyard` costs nothing, and
-`trainyard.init`, `trainyard.run` and `trainyard.data` work in an interpreter without any package.
+Names are imported at their first use, so that `import trainyard` costs nothing, and
+`trainyard.init`, `trainyard.run` and `trainyard.data` work in an interpreter without packages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The parallel axes: a module each, found by their place in this folder.
+"""The parallel axes: every module of this folder except `base` defines one kind of parallelism.
 
 An axis module has `FIELDS`, the fields that it adds to the spec's section `parallelism`, and
 `AXES`, its axes as data (`axes.base.Axis`). Layout, mesh, planner, legality, resume options and
-labels iterate over `AXES`; a layout that was stored before an axis existed means 1 for it.
+labels iterate over `AXES`. A layout that was stored before an axis existed has size 1 there.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ AXES: tuple[Axis, ...] = tuple(
 MESH_AXES: tuple[Axis, ...] = tuple(
     sorted((axis for axis in AXES if axis.multiplies_world), key=lambda axis: axis.mesh_order)
 )
-"""The axes whose product is the world size, slowest-varying first in rank order."""
+"""The axes that multiply to the world size, slowest-varying first in rank order."""
 FIELDS: tuple[type[AxisFields], ...] = tuple(module.FIELDS for module in _MODULES)
-"""What each module adds to the section `parallelism`, in the order of the axes."""
+"""Fields that each module adds to the section `parallelism`, in the order of the axes."""

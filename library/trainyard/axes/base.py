@@ -1,4 +1,4 @@
-"""The base of every parallel axis: fields, order, label, legality, and the dimension it divides."""
+"""The base of every parallel axis: fields, order, label, legality and divided dimension."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.training.architectures import Architecture
 from trainyard.training.batch_partition import BatchPartition
 
 WIDEST = 256
-"""Largest axis size that is tried for the nearest legal ones in a message."""
+"""Largest axis size to try in the search for the nearest legal sizes of a message."""
 
 Sizes = Mapping[str, int]
 """Size of each axis by its name."""
@@ -25,7 +25,7 @@ class AxisFields(SpecModel):
 
 @dataclass(frozen=True)
 class LayoutFacts:
-    """Input of the rules of an axis: a job on one layout, without the spec itself."""
+    """Input of an axis's rules: a job on one layout, without its spec."""
 
     sizes: Sizes
     """Size of each axis."""
@@ -46,7 +46,7 @@ class LayoutFacts:
     device: str
     """`resources.device`: `cuda`, `cpu` or `auto`."""
     own_plans: tuple[str, ...] | None
-    """`model.plans` of a model of `model.factory`; None for our own families."""
+    """`model.plans` of an own model; None for the built-in families."""
 
     def size(self, axis: str) -> int:
         """Return the size of an axis."""
@@ -63,7 +63,7 @@ Rule = Callable[[LayoutFacts], Iterator[Problem]]
 
 @dataclass(frozen=True)
 class TrafficFacts:
-    """Input of the traffic of an axis: what the fullest rank of a layout holds and computes."""
+    """Input of an axis's traffic: contents and computation of the fullest rank of a layout."""
 
     sizes: Sizes
     """Size of each axis."""
@@ -74,23 +74,24 @@ class TrafficFacts:
     blocks: int
     """Transformer blocks of the rank."""
     block_weights: int
-    """Elements of its blocks that it multiplies with: its share of each matrix."""
+    """Elements in the rank's share of the blocks' matrices."""
     embedding_weights: int
-    """Likewise of the token embedding, 0 without it."""
+    """Elements in its share of the token embedding; 0 without it."""
     head_weights: int
-    """Likewise of final norm and head; 0 where another rank or a tied embedding has them."""
+    """Elements in its share of final norm and head; 0 if another rank or a tied embedding has
+    them."""
     compute_bytes: int
     """Bytes of an element in computation."""
     reduce_bytes: int
-    """Bytes of an element of the sum of gradients."""
+    """Bytes of an element in the sum of gradients."""
     micro_batches: int
-    """Micro-batches that the rank runs in a step, empty ones included."""
+    """Micro-batches of the rank in a step, including empty ones."""
     stages: int
     """Pipeline stages of the rank."""
     stream_bytes: int
-    """Residual stream of a micro-batch over its tokens, undivided by sequence parallelism."""
+    """Residual stream of a micro-batch over its tokens, not divided by sequence parallelism."""
     held_stream_bytes: int
-    """Part of it that the rank holds between blocks."""
+    """Part of the residual stream that the rank holds between blocks."""
     query_bytes: int
     """Queries of a micro-batch over its tokens and heads."""
     kv_bytes: int
@@ -110,14 +111,14 @@ class TrafficFacts:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a rank sends in a step for one axis."""
+    """Communication of a rank for one axis in a step."""
 
     sent_bytes: float = 0.0
-    """Bytes that leave the rank, as rings and trees send them."""
+    """Bytes that the rank sends, with ring and tree algorithms."""
     messages: float = 0.0
-    """Collectives and sends, of which each has a latency."""
+    """Number of collectives and sends; each has a latency."""
     overlaps: bool = False
-    """Whether a device with streams of its own computes meanwhile."""
+    """Whether a device with its own streams computes meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -129,26 +130,26 @@ class Axis:
     label: str
     """Name in labels, such as `TP` in `FSDP 2 x TP 2`."""
     order: int
-    """Place in products, labels and tables."""
+    """Position in products, labels and tables."""
     mesh_order: int
-    """Place in the mesh: ranks that differ in the highest one alone are neighbours."""
+    """Position in the mesh; ranks that differ only in the highest axis are neighbours."""
     help: str
     """One sentence for the schema."""
     divides: Literal["sequences", "tokens", "matrices", "layers"]
     """The dimension that its ranks divide."""
     scope: Literal["batch", "sequence"]
-    """Legality in one scope is independent of sizes in the other: `sequence` for axes inside a
-    sequence or a matrix, `batch` for axes that divide sequences and layers."""
+    """`sequence` for axes inside a sequence or a matrix, `batch` for axes that divide sequences and
+    layers. Legality in one scope does not depend on sizes in the other."""
     shards_weights: bool = False
     """Whether each rank stores only its shard of weights, gradients and optimizer states."""
     borrows_from: tuple[str, ...] = ()
-    """Axes whose ranks it regroups; such an axis does not multiply the world size."""
+    """Other axes that give it their ranks; such an axis does not multiply the world size."""
     rules: tuple[Rule, ...] = field(default=(), repr=False)
-    """Its legality rules for a job."""
+    """Legality rules for a job."""
     traffic: Callable[[TrafficFacts], Traffic] = field(default=lambda _: Traffic(), repr=False)
-    """What a rank sends for it in a step."""
+    """Communication of a rank for this axis in a step."""
     resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=lambda *_: {}, repr=False)
-    """Resets of fields that were chosen for the former sizes and do not apply to new ones."""
+    """Values for the options that must be reset when sizes change, from old and new sizes."""
 
     @property
     def multiplies_world(self) -> bool:
@@ -157,7 +158,7 @@ class Axis:
 
 
 def legal_sizes(is_legal: Callable[[int], bool]) -> list[int]:
-    """Return the legal sizes of an axis up to the widest that messages name."""
+    """Return the legal sizes of an axis up to `WIDEST`."""
     return [size for size in range(1, WIDEST + 1) if is_legal(size)]
 
 
@@ -173,6 +174,6 @@ def lacks_plan(facts: LayoutFacts, axis: str, plan: str, what: str) -> Iterator[
         given = f"[{', '.join(map(repr, plans))}]"
         yield problem(
             axis,
-            f"{axis}={size} shares out {what} of a model of model.factory, but model.plans="
+            f"{axis}={size} divides {what} of a model of model.factory, but model.plans="
             f"{given} has no {plan!r}; legal: {axis}=1, or a model that gives this plan",
         )

@@ -24,7 +24,7 @@ class ContextParallelFields(AxisFields):
     cp: Ranks = 1
     """Context parallel: ranks that share one sequence."""
     cp_method: Literal["allgather_kv", "ulysses"] = "allgather_kv"
-    """How context-parallel ranks attend to each other's keys."""
+    """How context-parallel ranks attend to the keys of other ranks."""
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
@@ -32,18 +32,18 @@ def own_model(facts: LayoutFacts) -> Iterator[Problem]:
     if facts.own_plans is not None and facts.size("cp") > 1:
         yield problem(
             "cp",
-            f"cp={facts.size('cp')} shares out a sequence, whose tokens a model of model.factory "
-            "attends to in a way of its own; legal: cp=1",
+            f"cp={facts.size('cp')} divides a sequence, but a model of model.factory has its own "
+            "attention, which needs whole sequences; legal: cp=1",
         )
 
 
 def context_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """Each rank has the same number of tokens, and with `ulysses` of heads."""
+    """Each rank has the same number of tokens, and with `ulysses` the same number of heads."""
     cp, tp, tokens = facts.size("cp"), facts.size("tp"), facts.seq_len
     if cp == 1:
         return
     method = facts.options(ContextParallelFields).cp_method
-    # Head-tail balancing gives a rank one part from the front and one from the back.
+    # Head-tail balancing gives a rank a part from the front and a part from the back.
     parts = 2 if method == "allgather_kv" else 1
     if tokens % (parts * cp):
         legal = legal_sizes(lambda n: n == 1 or tokens % (parts * n) == 0)

@@ -18,8 +18,8 @@ class DataParallelFields(AxisFields):
     dp_shard: Annotated[int, Field(ge=-1, le=65_536, json_schema_extra={"unit": "ranks"})] = -1
     """Ranks that share one replica's weights (FSDP); -1 fills the requested slots."""
     reshard_after_forward: Literal["default", "always", "never"] = "default"
-    """Free gathered weights after the forward pass; `default`: yes, unless pipeline parallel is on,
-    and never for the last layers, which backward needs at once."""
+    """Free gathered weights after the forward pass. `default` frees them, except under pipeline
+    parallelism and in the last layers, which backward needs immediately."""
 
 
 def sums_over_replicas(facts: TrafficFacts) -> Traffic:
@@ -35,8 +35,8 @@ def sums_over_replicas(facts: TrafficFacts) -> Traffic:
 def gathers_weights(facts: TrafficFacts) -> Traffic:
     """Return the all-gathers of weights and the reduce-scatters of gradients of FSDP.
 
-    Context-parallel ranks share the weights too. Of the last layers `default` frees nothing, and
-    nothing at all in a pipeline; an embedding that is not tied is gathered for forward alone.
+    Context-parallel ranks share the weights too. `default` frees nothing in the last layers, and
+    nothing at all in a pipeline. An untied embedding is gathered for forward only.
     """
     ranks = _sharing(facts)
     if not facts.sharded or ranks == 1:

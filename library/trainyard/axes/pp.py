@@ -38,7 +38,8 @@ class PipelineParallelFields(AxisFields):
     pp_schedule: PipelineSchedule = "1F1B"
     """Pipeline schedule."""
     pp_microbatches: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Micro-batches of one run of the pipeline; those of the shortest step when absent."""
+    """Micro-batches of one run of the pipeline; the number that gives the shortest step when
+    absent."""
     pp_layers_per_stage: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Layers of a pipeline stage; balanced when absent."""
     pp_stage_modules: Annotated[tuple[tuple[str, ...], ...], Field(strict=False)] = ()
@@ -46,10 +47,10 @@ class PipelineParallelFields(AxisFields):
 
 
 def stages_of(facts: LayoutFacts) -> tuple[Stage, ...]:
-    """Return the stages of a job in model order; a single one without pipeline parallelism.
+    """Return the stages of a job in model order; a single stage without pipeline parallelism.
 
     Raises:
-        SpecError: the model cannot be cut this way; the error has the nearest legal values.
+        SpecError: the model cannot be cut this way; it names the nearest legal values.
     """
     options = facts.options(PipelineParallelFields)
     return cut_into_stages(
@@ -71,8 +72,8 @@ def microbatches_of(facts: LayoutFacts) -> int:
     the same on every device.
 
     Raises:
-        SpecError: the schedule cannot run m micro-batches; field, value and nearest legal values
-            are named.
+        SpecError: the schedule cannot run m micro-batches; it names field, value and nearest
+            legal values.
     """
     options, pp = facts.options(PipelineParallelFields), facts.size("pp")
     schedule, given, rounds = options.pp_schedule, options.pp_microbatches, facts.batch.rounds
@@ -85,7 +86,7 @@ def microbatches_of(facts: LayoutFacts) -> int:
     if given > most or not can_run(schedule, given, pp=pp):
         legal = [m for m in range(1, most + 1) if can_run(schedule, m, pp=pp)]
         detail = (
-            f"{schedule} on pp={pp} cannot run pp_microbatches={given} at once, where a "
+            f"{schedule} on pp={pp} cannot run pp_microbatches={given} together: a "
             f"rank has {rounds} micro-batches in a step; {nearest(given, legal)}"
         )
         raise SpecError([problem("pp_microbatches", detail)])
@@ -155,7 +156,7 @@ def _too_few(facts: LayoutFacts) -> Problem:
 
 
 def sends_stream(facts: TrafficFacts) -> Traffic:
-    """Return what a rank in the middle sends: an activation and a gradient of each stage."""
+    """Return the traffic of a rank in the middle: an activation and a gradient of each stage."""
     if facts.size("pp") == 1:
         return Traffic()
     sends = 2 * facts.stages * facts.micro_batches
@@ -163,7 +164,7 @@ def sends_stream(facts: TrafficFacts) -> Traffic:
 
 
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
-    """Stages are chosen for one size of the pipeline."""
+    """Reset the choice of stages, which applies to one size of the pipeline."""
     if before["pp"] == after["pp"]:
         return {}
     return {"pp_stage_modules": (), "pp_layers_per_stage": None}

@@ -1,4 +1,4 @@
-"""Tensor parallelism: ranks that share each matrix, and with it sequence and loss parallelism."""
+"""Tensor parallelism: ranks that share each matrix; also sequence and loss parallelism."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
-    """Needs torch.compile, which fuses sequence-parallel communication with products, and CUDA."""
+    """`async_tp` needs CUDA, and torch.compile, which fuses communication with products."""
     options, tp = facts.options(TensorParallelFields), facts.size("tp")
     if not options.async_tp:
         return
     needed = {
         f"ranks that share a matrix, but tp={tp}; legal: false, or tp from 2 on": tp > 1,
-        "what sequence_parallel=false leaves out; legal: false, or sequence_parallel=true": (
+        "sequence_parallel, but it is false; legal: false, or sequence_parallel=true": (
             options.sequence_parallel
         ),
         "the compiler, but compile.enabled=false; legal: false, or compile.enabled=true": (
@@ -99,7 +99,7 @@ def exchanges_stream(facts: TrafficFacts) -> Traffic:
 
 
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
-    """Asynchronous tensor parallelism ends with `tp`."""
+    """Reset `async_tp` when `tp` becomes 1."""
     return {"async_tp": False} if after["tp"] == 1 < before["tp"] else {}
 
 
@@ -109,8 +109,8 @@ AXES = (
         name="tp",
         label="TP",
         order=40,
-        # Innermost: four collectives a block that block computation, so its ranks are neighbours
-        # in one node, where NVLink connects them.
+        # Innermost: each block has four collectives that computation waits for, so its ranks are
+        # neighbours in one node, where NVLink connects them.
         mesh_order=50,
         help="Tensor parallel ranks.",
         divides="matrices",

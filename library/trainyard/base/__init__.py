@@ -1,1 +1,1 @@
-"""Mechanisms below everything else, such as the retry loop; imports no other package of ours."""
+"""Basic mechanisms, such as the retry loop; imports no other package of Trainyard."""

@@ -1,6 +1,6 @@
 """Retries with growing pauses and jitter, up to a deadline.
 
-`retry` repeats a call that blocks. A loop that does other work between two tries holds `Retries`.
+`retry` repeats a blocking call. A loop that does other work between tries uses `Retries`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 Clock = Callable[[], float]
-"""Returns seconds that only grow, as `time.monotonic` does."""
+"""Returns monotonic seconds, such as `time.monotonic`."""
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses that double from the first up to the longest, in seconds."""
+    """Pauses in seconds that double from `first` up to `longest`."""
 
     first: float
     longest: float
     jitter: float = 0.25
-    """Largest fraction that chance takes off a pause, so that many callers spread out."""
+    """Largest random reduction of a pause, as a fraction, so that many callers spread out."""
 
     def pause_after(self, tries: int) -> float:
-        """Return the pause after so many tries in a row, at least one, without jitter."""
+        """Return the pause after this many consecutive tries (at least 1), without jitter."""
         return min(self.first * 2.0 ** min(tries - 1, 40), self.longest)
 
     def pauses(self) -> Iterator[float]:
-        """Yield the pauses; they never end."""
+        """Yield the pauses, without an end."""
         pause = self.first
         while True:
             yield pause * random.uniform(1.0 - self.jitter, 1.0)
@@ -39,7 +39,7 @@ class Backoff:
 
 
 class Retries:
-    """Counts the failures in a row of one thing, and decides when the next try is due."""
+    """Counts consecutive failures, and decides when the next try is due."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Retries:
         tries: float = math.inf,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Begin without a failure.
+        """Start without a failure.
 
         Args:
             backoff: the pauses between tries.
             for_seconds: time from the first failure to the last try.
-            tries: tries in all, the first one included.
+            tries: most tries, including the first.
             clock: the clock; tests pass their own.
         """
         self._backoff = backoff
@@ -63,16 +63,16 @@ class Retries:
         self._clock = clock
         self._pauses = backoff.pauses()
         self.failures = 0
-        """Failures since the last success."""
+        """Number of failures since the last success."""
         self.failing_since: float | None = None
-        """Instant of the first of these failures; None after a success."""
+        """Time of the first of these failures; None after a success."""
         self.next_at = 0.0
-        """Instant at which the next try is due, after a failure."""
+        """Time at which the next try is due, after a failure."""
 
     def failed(self) -> float | None:
-        """Note a failure, and return the seconds until the next try; None when none follows.
+        """Note a failure, and return the seconds until the next try; None after the last try.
 
-        The last try is made exactly at the deadline, however long the pauses are by then.
+        The last try is due exactly at the deadline, even if the next pause would be longer.
         """
         now = self._clock()
         self.failures += 1
@@ -86,14 +86,14 @@ class Retries:
         return pause
 
     def succeeded(self) -> None:
-        """Forget the failures: the next one begins with the first pause and a new deadline."""
+        """Forget the failures: the next failure starts with the first pause and a new deadline."""
         if self.failing_since is not None:
             self._pauses = self._backoff.pauses()
             self.failures, self.failing_since = 0, None
 
     @property
     def deadline(self) -> float:
-        """Instant of the last try, after a failure."""
+        """Time of the last try, after a failure."""
         assert self.failing_since is not None
         return self.failing_since + self._for_seconds
 
@@ -105,10 +105,10 @@ def retry(
     retries: Retries,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Result:
-    """Return what `call` returns; repeat it after errors for which `when` is true.
+    """Call `call` until it succeeds and return its result; retry errors for which `when` is true.
 
     Raises:
-        Exception: the error of the last try, or the first one for which `when` is false.
+        Exception: the error of the last try, or the first error for which `when` is false.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
-"""The docstrings under the fields of a class, read from its source where they are needed.
+"""Read the docstrings under the fields of a class from its source, when they are needed.
 
-pydantic can read them too (`use_attribute_docstrings`), but does so for each class where it is
-defined: that was a third of the time in which a program of this project started.
+pydantic can read them too (`use_attribute_docstrings`), but does so at the definition of each
+class, which took a third of the start time of a program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class DescribedFields:
-    """A base of models and records whose JSON Schema has the docstrings as descriptions."""
+    """Base of models and records; it puts field docstrings into the JSON Schema as descriptions."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any, /) -> dict[str, Any]:
@@ -29,10 +29,10 @@ class DescribedFields:
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstring under each annotated field by its name, those of bases included.
+    """Return the docstrings under annotated fields by field name, including those of bases.
 
-    Only bases that are `DescribedFields` count. A class without a source, such as a parametrized
-    one, has those of its bases alone.
+    Only bases that are `DescribedFields` count. A class without source, such as a parametrized
+    class, has only the docstrings of its bases.
     """
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
@@ -43,7 +43,7 @@ def field_docstrings(kind: type) -> dict[str, str]:
 
 @cache
 def _of_module(name: str) -> dict[str, dict[str, str]]:
-    """Return the docstrings of each class of a module by its qualified name."""
+    """Return the field docstrings of each class in a module, by qualified class name."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[name]))
     except (OSError, TypeError, KeyError):  # built in, or made at run time

@@ -1,4 +1,4 @@
-"""The limit of open files of a process: sockets count, and the usual 1,024 end early."""
+"""The limit of open files of a process; sockets count, so the usual 1,024 are soon used up."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import resource
 
 
 def raise_file_limit() -> int:
-    """Allow this process, and those that it starts, as many open files as it may; return them.
+    """Raise the limit of open files to the hard limit, also for child processes; return it.
 
-    Every rank that a process talks to takes several, and every client of the server one.
+    A process needs several files for each rank that it talks to; the server needs one per client.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,4 @@
-"""Identifiers: 26 lower-case Crockford base-32 characters, sortable by the time they were made."""
+"""Identifiers: 26 lower-case Crockford base-32 characters, sortable by creation time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_PATTERN = r"^[0-7][0-9a-hjkmnp-tv-z]{25}$"
 _ID = re.compile(ID_PATTERN)
 _PAIRS = tuple(first + second for first in ALPHABET for second in ALPHABET)
-"""Two characters for each ten bits: half the steps on a number of 128 bits."""
+"""Two characters for each value of ten bits; this halves the steps for a number of 128 bits."""
 
 
 def make_id(*, milliseconds: int, entropy: bytes) -> str:

@@ -10,22 +10,22 @@ from typing import Any
 from trainyard.base.problems import Problem, named, pointer_to
 
 MAX_VALUES = 10_000
-"""Most keys and list items of a document, all levels together."""
+"""Most keys and list items of a document, over all levels."""
 MAX_DEPTH = 32
-"""Most levels of objects and lists within each other."""
+"""Most levels of nested objects and lists."""
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
 def is_json_number(text: str) -> bool:
-    """Return whether a text is a number as JSON writes it: no `007`, `1_000`, `+5` or `inf`."""
+    """Return whether a text is a JSON number, unlike `007`, `1_000`, `+5` or `inf`."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def json_problem(text: str | bytes) -> Problem | None:
     """Return the first problem that models do not detect: duplicate key, size or depth.
 
-    Text that is not JSON returns None: parsing it into a model reports that error.
+    Return None for text that is not JSON: the parse into a model reports that error.
     """
     twice: dict[int, str] = {}
     kept: list[dict[str, Any]] = []  # keeps the objects alive, so that no id is reused
@@ -64,14 +64,14 @@ def _first(document: Any, twice: dict[int, str]) -> Problem | None:
                 pointer=pointer_to((*location, key)),
                 detail=f"{named('key', key)} is given twice in one object",
             )
-    if twice:  # within an object that was itself replaced by a second key
+    if twice:  # inside an object that a second key has replaced
         key = next(iter(twice.values()))
         return Problem(pointer="", detail=f"{named('key', key)} is given twice in one object")
     return None
 
 
 def _containers(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield each object and list with its place, the outer ones first."""
+    """Yield each object and list with its location, outer ones first."""
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
     while waiting:
         location, value = waiting.pop()

@@ -14,19 +14,19 @@ VALUE = rf"^({_PART})?$"
 LEGAL_VALUE = "at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
 LEGAL_KEY = f"{LEGAL_VALUE}, after a prefix and '/' where there is one"
 MAX_LABELS = 64
-"""Most labels of a node, and of a selector."""
+"""Most labels of a node or a selector."""
 
 FABRIC = "fabric"
-"""Key of the network that connects nodes: no attempt spans two of its values."""
+"""Key of the network that connects nodes; no attempt spans two of its values."""
 BLOCK, RACK = "block", "rack"
-"""Keys of the place of a node: where it costs no further node, an attempt stays in one of each."""
+"""Keys of a node's location; an attempt stays in one block and rack if that needs no more nodes."""
 
 
 def checked_labels(labels: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """Return labels; None is no value.
+    """Return labels, checked; a value of None is legal.
 
     Raises:
-        ValueError: naming the key or the value that is malformed.
+        ValueError: a key or a value is malformed; the error names it.
     """
     for key, value in labels.items():
         if not re.fullmatch(KEY, key):
@@ -43,14 +43,14 @@ ChangedLabels = Annotated[
     AfterValidator(checked_labels),
     Field(min_length=1, max_length=2 * MAX_LABELS),
 ]
-"""New values by key; null withdraws one."""
+"""New values by key; null removes a value."""
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Return the labels of `zone=a,rack=r7`.
+    """Parse labels such as `zone=a,rack=r7`.
 
     Raises:
-        ValueError: a pair has no `=`, its key or value is malformed, a key comes twice, or there
+        ValueError: a pair has no `=`, its key or value is malformed, a key occurs twice, or there
             are more than `MAX_LABELS`.
     """
     labels: dict[str, str] = {}
@@ -68,5 +68,5 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def in_words(labels: Mapping[str, str]) -> str:
-    """Return labels as `rack=r7,zone=a`, by key."""
+    """Return labels as text such as `rack=r7,zone=a`, sorted by key."""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -1,4 +1,4 @@
-"""Which hosts are this machine itself, and which URLs need certificates."""
+"""Loopback hosts, and the URLs that need certificates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is `localhost` or a loopback address; other names are not resolved."""
+    """Return whether a host is `localhost` or a loopback address; no name is resolved."""
     if host == "localhost":
         return True
     try:
@@ -16,9 +16,9 @@ def is_loopback(host: str) -> bool:
 
 
 def uses_tls(url: str) -> bool:
-    """Return whether a client of a server reads certificates: `verify` of httpx's clients.
+    """Return whether a client for a URL needs certificates (`verify` of httpx's clients).
 
-    To read those of the machine takes 20 to 60 ms of a processor, at each start of a process, and
-    no request over plain HTTP needs them. A client that follows redirects needs them always.
+    Reading the machine's certificates takes 20 to 60 ms at each start of a process, and plain HTTP
+    does not need them. A client that follows redirects always needs them.
     """
     return not url.lower().startswith("http://")

@@ -22,7 +22,7 @@ class SpecModel(DescribedFields, BaseModel):
         extra="forbid",
         strict=True,
         allow_inf_nan=False,
-        defer_build=True,  # a program builds the few models that it uses: 0.1 s of each start
+        defer_build=True,  # saves 0.1 s of each start: a program builds only the models it uses
         validate_default=True,
         json_schema_serialization_defaults_required=True,
     )
@@ -31,8 +31,8 @@ class SpecModel(DescribedFields, BaseModel):
 class RecordModel(DescribedFields, BaseModel):
     """A frozen record that programs write for programs (run directory, reports, API views).
 
-    Unlike a spec it may hold NaN and infinity, written as strings: a NaN loss must stay visible,
-    and pydantic's default would turn it into null.
+    Unlike a spec it may hold NaN and infinity, which are written as strings: a NaN loss must stay
+    visible, and pydantic's default would write null.
     """
 
     model_config = ConfigDict(
@@ -45,18 +45,18 @@ class RecordModel(DescribedFields, BaseModel):
 
 
 def build_validators() -> None:
-    """Build what `defer_build` has put off, of every model that is imported by now.
+    """Build the validators of every imported model now, despite `defer_build`.
 
-    A process calls it before it forks others. Otherwise each of them builds what it uses.
+    A process calls this before it forks; otherwise each child builds the models it uses.
     """
     kinds: list[type[BaseModel]] = [SpecModel, RecordModel]
-    for kind in kinds:  # the loop appends to it
+    for kind in kinds:  # the loop body appends to `kinds`
         kind.model_rebuild()
         kinds += kind.__subclasses__()
 
 
 def description_of(kind: type[BaseModel], name: str) -> str:
-    """Return the help text of a field; empty where it has none."""
+    """Return the help text of a field; empty if it has none."""
     return kind.model_fields[name].description or field_docstrings(kind).get(name, "")
 
 
@@ -79,5 +79,5 @@ Ranks = Annotated[int, Field(ge=1, le=65_536, json_schema_extra={"unit": "ranks"
 Seconds = Annotated[float, Field(ge=0, le=10**8, json_schema_extra={"unit": "s"})]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Auto = Literal["auto"]
-"""Left to the device: `trainyard.spec.auto` resolves it once an attempt has its slots."""
+"""Depends on the device: `trainyard.spec.auto` resolves it once an attempt has its slots."""
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

@@ -1,4 +1,4 @@
-"""Patterns of names, with the legal characters of each in words, and limits of tags."""
+"""Patterns of names with their legal characters in words, and limits of tags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems of an input: one per location, named by a JSON pointer."""
+"""Problems of an input: one per location, identified by a JSON pointer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.base.names import LEGAL
 from trainyard.base.redaction import hide_credentials
 
 UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
-"""pydantic's names for a field that a model, and a dataclass, does not have."""
+"""pydantic's error types for an unknown field of a model, and of a dataclass."""
 
 
 class Problem(RecordModel):
@@ -42,13 +42,13 @@ def refusal(pointer: str, detail: str) -> SpecError:
 
 
 def nearest(given: int, legal: Iterable[int]) -> str:
-    """Return words that name the legal values on both sides of the one given."""
+    """Return a phrase with the nearest legal values below and above the given one."""
     shown = around(given, legal)
     return f"nearest legal: {shown}" if shown else "no value is legal"
 
 
 def around(given: int, legal: Iterable[int]) -> str:
-    """Return the nearest legal value on each side of the one given, where there is one."""
+    """Return the nearest legal values below and above the given one, if any."""
     values = list(legal)
     below = max((value for value in values if value < given), default=None)
     above = min((value for value in values if value > given), default=None)
@@ -56,13 +56,13 @@ def around(given: int, legal: Iterable[int]) -> str:
 
 
 def multiples(step: int, value: int) -> list[int]:
-    """Return the positive multiples of a step on both sides of a value that is none."""
+    """Return the positive multiples of a step below and above a value that is not a multiple."""
     below = value // step * step
     return [below, below + step] if below else [below + step]
 
 
 def unmatched(parts: Iterable[str], names: Collection[str]) -> list[str]:
-    """Return those parts of names that no name has."""
+    """Return the parts that occur in none of the names."""
     return [part for part in parts if not any(part in name for name in names)]
 
 
@@ -74,7 +74,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def named(field: str, value: object) -> str:
-    """Return a field with the value given, as a spec spells it; a long value is cut."""
+    """Return a field with its given value, in the spelling of a spec; a long value is cut."""
     if isinstance(value, bool):
         return f"{field}={str(value).lower()}"
     if isinstance(value, float):
@@ -84,7 +84,7 @@ def named(field: str, value: object) -> str:
 
 
 def spec_error(error: ValidationError, text: str | bytes) -> SpecError:
-    """Return pydantic's errors in a JSON text as problems with location and value."""
+    """Return pydantic's errors for a JSON text as problems with location and value."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):  # pydantic has reported this error, with its location
@@ -99,12 +99,12 @@ def pointer_to(location: Sequence[str | int]) -> str:
 
 
 def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int, ...]:
-    """Drop what pydantic adds to a location (union members, `function-after`) and is no key."""
+    """Drop the parts that pydantic adds to a location, such as union members."""
     path: list[str | int] = []
     for part in location:
         if isinstance(document, dict) and isinstance(part, str):
             if part not in document:
-                # A missing field is named by the key that it should have.
+                # A missing field has no value yet: keep its key.
                 if part.isidentifier():
                     path.append(part)
                 break
@@ -118,7 +118,7 @@ def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int
 
 
 def _shown(item: ErrorDetails, detail: str) -> str:
-    """Return the value given, unless the detail shows it or it may hold a secret."""
+    """Return the given value, unless the detail shows it or it may be a secret."""
     shown = repr(item["input"])
     may_hold_secret = not item["loc"] or "env" in item["loc"]
     if may_hold_secret or (isinstance(item["input"], str) and shown in detail):
@@ -132,10 +132,10 @@ def _cut(shown: str) -> str:
 
 
 def problems_of(error: ValidationError, document: Any) -> list[Problem]:
-    """Turn pydantic's errors about `document` into problems that show the value given.
+    """Convert pydantic's errors about `document` to problems that show the given value.
 
-    A field of several types gives one error for each; they are joined into one problem. Values of
-    environment variables may be secrets and are never shown.
+    A field of several types has one error for each type; they are joined into one problem. Values
+    of environment variables may be secrets and are never shown.
     """
     details: dict[str, list[str]] = {}
     for item in error.errors(include_url=False):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 MASK = "********"
-"""Shown in place of a value that may be a secret."""
+"""Shown instead of a value that may be a secret."""
 _CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/@\s\"'\\]{1,500}@")
 
 
 def has_credentials(text: str) -> bool:
-    """Return whether a text holds a URL with credentials."""
+    """Return whether a text contains a URL with credentials."""
     return "://" in text and _CREDENTIALS.search(text) is not None
 
 
 def hide_credentials(text: str) -> str:
-    """Return a text with the credentials of each URL masked, as in `s3://********@bucket`."""
+    """Return a text with masked credentials in each URL, such as `s3://********@bucket`."""
     return _CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text) if "://" in text else text
 
 

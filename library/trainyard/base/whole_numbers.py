@@ -1,4 +1,4 @@
-"""Whole numbers that a caller gives: Python's, numpy's, or tensors of one element."""
+"""Whole numbers from callers: Python's, numpy's, or tensors of one element."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LAST_STEP = 10**9
 
 
 def whole_number(name: str, value: SupportsIndex, *, least: int, most: int | None = None) -> int:
-    """Return a whole number as Python's.
+    """Return a whole number as a Python int.
 
     Raises:
         ValueError: it is not whole, or out of its range.

@@ -1,4 +1,4 @@
-"""Which samples each rank takes in each step: the same global batches at any world size."""
+"""The samples of each rank in each step; global batches are the same at any world size."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class ExactStream:
 
     Step k consumes the positions from `k * global_batch_size` on, at any world size; the built-in
     trainer's `BatchPartition` divides them. In every step each rank gets `len(weights)`
-    micro-batches, so that all ranks join every collective; one without samples left gets the
+    micro-batches, so that all ranks join every collective. A rank without samples left gets the
     step's first sample again, with weight 0.
 
-    Iteration begins at `step`, without a walk over what comes before, and does not change `step`:
-    a loader fetches ahead, so what it fetched is not what was trained on. The training loop adds 1
-    after each optimizer step, and what `state_dict` returns is then exact at any moment.
+    Iteration starts at `step` directly, and does not change `step`: a loader fetches ahead, so
+    fetched samples may not have been trained on. The training loop adds 1 after each optimizer
+    step; then `state_dict` is exact at any time.
 
     Args:
         global_batch_size: samples in one optimizer step over all ranks.
-        micro_batch_size: at most so many samples in one micro-batch; fewer where some rank would
-            have none. Default: as many as give every rank work.
-        step: steps that were trained before.
-        steps: the step at which iteration ends; None: it never ends.
-        rank: this process among those that divide the batch; with tensor or pipeline parallelism
-            its data-parallel rank. Default, together with `world_size`: those of
-            `torch.distributed` if that is initialised, else `RANK` and `WORLD_SIZE`, as torchrun
+        micro_batch_size: most samples in one micro-batch; fewer if a rank would otherwise have
+            none. Default: as many as possible with work for every rank.
+        step: number of steps trained so far.
+        steps: the step at which iteration ends; when None it never ends.
+        rank: rank of this process among those that divide the batch; with tensor or pipeline
+            parallelism its data-parallel rank. Default, together with `world_size`: the values of
+            `torch.distributed` if it is initialised, else `RANK` and `WORLD_SIZE`, as torchrun
             sets them, else 0 of 1.
         world_size: processes that divide the batch.
 
@@ -44,7 +44,7 @@ class ExactStream:
     """
 
     _kind: ClassVar = "ExactStream"
-    """What a state is of; that of subclasses too."""
+    """Kind of a state; subclasses share it unless they set their own."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class ExactStream:
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank={self.rank} must be from 0 to {self.world_size - 1}")
         self.step = whole_number("step", step, least=0)
-        """Steps that were trained; the training loop adds 1 after each."""
+        """Number of trained steps; the training loop adds 1 after each."""
         self.steps = None if steps is None else whole_number("steps", steps, least=0)
-        """The step at which iteration ends; None: it never ends."""
+        """The step at which iteration ends; when None it never ends."""
         # Of n ranks, n - 1 have full micro-batches and the last at least one sample.
         others = self.world_size - 1
         largest = (global_batch_size - 1) // others if others else global_batch_size
@@ -81,17 +81,17 @@ class ExactStream:
         self.weights = tuple(
             len(offsets) * self.world_size / global_batch_size for offsets in self._rounds
         )
-        """What to multiply the loss of each micro-batch of a step with, itself a mean over its
-        samples: the mean over ranks of the summed gradients (which DDP and FSDP compute) is then
+        """Factor for the loss of each micro-batch of a step, which is a mean over its samples. With
+        these factors, the mean over ranks of the summed gradients (which DDP and FSDP compute) is
         the gradient of the mean over the global batch."""
 
     @property
     def position(self) -> int:
-        """The first position that was not trained on: samples consumed so far, over all ranks."""
+        """The first untrained position: number of samples consumed so far, over all ranks."""
         return int(self.step) * self.global_batch_size
 
     def positions(self, step: int) -> tuple[int, ...]:
-        """Return the positions that this rank consumes in a step, those of weight 0 left out."""
+        """Return the positions that this rank consumes in a step, without those of weight 0."""
         first = step * self.global_batch_size
         return tuple(first + offset for offsets in self._rounds for offset in offsets)
 
@@ -114,10 +114,10 @@ class ExactStream:
     def deal(self, items: Iterable[Item]) -> Iterator[list[Item]]:
         """Yield this rank's micro-batches of items that can only be read in order.
 
-        For the `__iter__` of an `IterableDataset`, with `DataLoader(..., batch_size=None)`. The
-        worker processes of the loader take turns, and the loader joins them in the same order.
-        Items of an incomplete global batch at the end are left out, on all ranks alike. The items
-        of this rank in one global batch are in memory at once.
+        Use it in the `__iter__` of an `IterableDataset`, with `DataLoader(..., batch_size=None)`.
+        The loader's worker processes take turns, and the loader joins them in the same order. All
+        ranks omit the items of an incomplete global batch at the end. All items of this rank in one
+        global batch are in memory at the same time.
 
         Args:
             items: the items of the stream from `position` on, the same on every rank.
@@ -133,27 +133,28 @@ class ExactStream:
                     kept[offset] = item
             if count < self.global_batch_size:
                 return
-            # Rounds first: at their end no turn is used up, which the next step continues with.
+            # `rounds` first in `zip`: at its end no turn is consumed, so the next step continues.
             for offsets, own_turn in zip(self._rounds, turns, strict=False):
                 if own_turn:
                     yield [kept[offset] for offset in offsets or range(1)]
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the position, and all that it refers to; the same on every rank."""
+        """Return the position, and the order that it refers to; the same on every rank."""
         return {"position": self.position, **self._order_facts()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the position of a state, that of any world size.
+        """Continue at the position of a state from any world size.
 
         Raises:
-            ValueError: the state is no mapping, or of another class, order or global batch size, a
-                field is missing, unknown or of another type, or the position divides a batch.
+            ValueError: the state is not a mapping, is of another class, order or global batch size,
+                has a missing or unknown field or one of another type, or its position is inside a
+                batch.
         """
         if not isinstance(state, Mapping):
             raise ValueError(f"the state is {state!r:.200}; legal: what state_dict() returned")
         facts = self._order_facts()
         for name, value in facts.items():
-            # States of former versions have no kind, and all else that they refer to.
+            # States of former versions lack only the kind.
             found = state.get(name, value if name == "kind" else None)
             if type(found) is not type(value) or found != value:
                 raise ValueError(
@@ -187,19 +188,19 @@ class ExactStream:
 class ExactSampler(ExactStream):
     """One rank's micro-batches of the indices of a data set, for `DataLoader(batch_sampler=...)`.
 
-    The index at each position is that of `EpochOrder(length, seed)`, or without `shuffle` the
-    position modulo the length. A global batch may end one epoch and begin the next.
+    The index at each position comes from `EpochOrder(length, seed)`; without `shuffle` it is the
+    position modulo the length. A global batch may end one epoch and start the next.
 
     Args:
         length: samples in the data set.
         global_batch_size: samples in one optimizer step over all ranks.
-        seed: of the order.
+        seed: seed of the order.
         shuffle: False for the order of the data set.
-        micro_batch_size: see `ExactStream`, as the others.
-        step: steps that were trained before.
-        steps: the step at which iteration ends; None: it never ends.
-        rank: this process among those that divide the batch.
-        world_size: processes that divide the batch.
+        micro_batch_size: see `ExactStream`, also for the following arguments.
+        step: number of steps trained so far.
+        steps: the step at which iteration ends; when None it never ends.
+        rank: rank of this process among those that divide the batch.
+        world_size: number of processes that divide the batch.
 
     Raises:
         ValueError: a number is out of its range, or not whole; the message has the range.
@@ -245,7 +246,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         return whole_number("rank", rank, least=0), whole_number("world_size", world_size, least=0)
     if rank is not None or world_size is not None:
         raise ValueError(f"rank={rank} and world_size={world_size}: give both, or neither")
-    # A script that trains has imported torch; this library does not import it.
+    # A training script has imported torch; this library does not.
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -258,7 +259,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _turns_of_this_worker() -> list[bool]:
-    """Return for each worker process of a loader, in turn, whether it is this process."""
+    """Return for each worker process of a loader, in order, whether it is this process."""
     loaders = sys.modules.get("torch.utils.data")
     info = loaders.get_worker_info() if loaders is not None else None
     return [worker == info.id for worker in range(info.num_workers)] if info else [True]

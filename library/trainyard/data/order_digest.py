@@ -1,8 +1,8 @@
-"""A digest of the samples that a step consumed and their order, the same for any world size.
+"""A digest of the samples of a step and their order, the same for any world size.
 
 Each rank digests its own samples with their positions in the stream, and the digests of the ranks
-are added: a rank needs no collective and no other rank's samples. The sum does not depend on the
-division into ranks; since each term binds a sample to its position, it depends on the order. It
+are added. So a rank needs no collective and no samples of other ranks. The sum does not depend on
+the division into ranks, but on the order, because each term includes a sample and its position. It
 detects mistakes, not forgery.
 """
 
@@ -21,16 +21,16 @@ def order_digest(
 ) -> str:
     """Return the digest of samples at their positions, as 32 hexadecimal digits.
 
-    The sum modulo 2**128 of BLAKE2b-128, read as a little-endian number, of
-    `<position>:i<id>` for whole numbers, both in decimal, or of `<position>:s` or `<position>:b`
-    and the UTF-8 text or the bytes.
+    It is the sum modulo 2**128 of a BLAKE2b-128 for each sample, read as a little-endian number.
+    The input of the hash is `<position>:i<id>` for a whole number, both in decimal, or
+    `<position>:s` or `<position>:b` and the UTF-8 text or the bytes.
 
     Args:
         positions: the position of each sample in the stream.
-        ids: what names each sample in the data: an index, a name or a hash of its content.
+        ids: id of each sample in the data: an index, a name or a hash of its content.
 
     Raises:
-        ValueError: there are more of one than of the other.
+        ValueError: the numbers of positions and ids differ.
         TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
     """
     terms = (_term(position, name) for position, name in zip(positions, ids, strict=True))
@@ -41,7 +41,7 @@ def merge_digests(digests: Iterable[str]) -> str:
     """Return the digest of all samples from the digests of parts of them.
 
     Raises:
-        ValueError: one is not 32 hexadecimal digits.
+        ValueError: a digest is not 32 hexadecimal digits.
     """
     return _hexadecimal(sum(map(_number, digests)))
 

@@ -1,8 +1,8 @@
-"""What lies at a position of an endless stream: pure functions of the seed and the position.
+"""The sample at a position of an endless stream: pure functions of the seed and the position.
 
 No state is stored and no table grows with the data, so any position costs the same, and a resume
-needs the position alone. The results are part of the contract with existing runs: they never
-change between versions.
+needs only the position. The results are part of the contract with existing runs: they never change
+between versions.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from trainyard.training.permutation import MASK64, Permutation, splitmix64
 
 MAX_LENGTH = 2**62 - 1
 MAX_PERIOD = 100_000
-"""Positions after which a mixture repeats its pattern; its table has an entry for each."""
+"""Longest pattern of a mixture in positions; its table has an entry for each."""
 
 
 def fold_seed(seed: int, *numbers: int) -> int:
-    """Return a seed for a random generator, from 0 to 2**63 - 1, that is keyed by numbers.
+    """Return a seed for a random generator, from 0 to 2**63 - 1, derived from a seed and numbers.
 
-    Such as `fold_seed(seed, position)` for the augmentation of a sample, or
-    `fold_seed(seed, step, sample)` for dropout: the draws then depend neither on the ranks, nor on
-    the workers of a loader, nor on what was drawn before. `torch.Generator.manual_seed`,
-    `numpy.random.default_rng` and `random.Random` take it. The order of the numbers counts; each is
-    taken modulo 2**64.
+    For example, use `fold_seed(seed, position)` for the augmentation of a sample, or
+    `fold_seed(seed, step, sample)` for dropout. The draws then depend neither on the ranks, nor on
+    the workers of a loader, nor on earlier draws. `torch.Generator.manual_seed`,
+    `numpy.random.default_rng` and `random.Random` accept the seed. The order of the numbers counts;
+    each is taken modulo 2**64.
     """
     folded = splitmix64(seed & MASK64)
     for number in numbers:
         folded = splitmix64((folded + number) & MASK64)
-    # The upper 63 bits: they fit into an int64 tensor.
+    # Only the upper 63 bits, which fit into an int64 tensor.
     return folded >> 1
 
 
 class EpochOrder:
-    """The sample at each position: every epoch has each sample once, in an order of its own.
+    """The sample at each position: every epoch has each sample once, in its own order.
 
-    Position p is entry `p % length` of the permutation of epoch `p // length`. It is the order of
-    the built-in trainer.
+    Position p is entry `p % length` of the permutation of epoch `p // length`. The built-in trainer
+    uses this order.
 
     Raises:
         ValueError: length is not from 1 to 2**62 - 1, or seed not from 0 to 2**64 - 1.
     """
 
     def __init__(self, length: int, seed: int, *, shuffle: bool = True) -> None:
-        # Another seed would have the order of one of these: it is taken modulo 2**64.
+        # Any other seed would repeat one of these orders: seeds are taken modulo 2**64.
         length = whole_number("length", length, least=1, most=MAX_LENGTH)
         seed = whole_number("seed", seed, least=0, most=MASK64)
         self.length = length
@@ -67,7 +67,7 @@ class EpochOrder:
             return index
         permutation = self._recent
         if permutation.epoch != epoch:
-            # Replaced whole, so that threads may share the order.
+            # Replaced as a whole, so that threads may share the order.
             self._recent = permutation = Permutation(self.length, self._seed, epoch)
         return permutation(index)
 
@@ -75,19 +75,19 @@ class EpochOrder:
 class Mixture:
     """Several data sets in fixed proportions: the data set and its sample at each position.
 
-    After any number of positions, each data set has been taken its share of them, rounded up or
-    down. Each has its own epochs, so a small one is repeated while a large one lasts.
+    After any number of positions, each data set has had its share of them, rounded up or down. Each
+    has its own epochs, so a small data set repeats while a large one lasts.
 
-    The pattern of the data sets repeats after as many positions as the weights have parts: 10 for
-    7, 2 and 1. Within it, take number a (from 0) of a data set with w of W parts lies from position
-    floor(a W / w) to ceil((a + 1) W / w) - 1. Such a schedule exists for all weights (Tijdeman,
-    "The Chairman Assignment Problem", 1980), and the earliest deadline first gives one.
+    The pattern of data sets repeats after as many positions as the weights have parts: 10 for
+    weights 7, 2 and 1. In the pattern, take number a (from 0) of a data set with w of W parts is
+    between positions floor(a W / w) and ceil((a + 1) W / w) - 1. Such a schedule exists for all
+    weights (Tijdeman, "The Chairman Assignment Problem", 1980); earliest deadline first gives one.
 
     Args:
         lengths: number of samples of each data set.
         weights: share of each; a float is taken as written, so 0.1 is a tenth. They need not sum
             to 1.
-        seed: each data set has an order of its own, of this seed and its number.
+        seed: seed of the orders; each data set has its own order, from this seed and its number.
         shuffle: False for the samples of each data set in their own order.
 
     Raises:
@@ -153,12 +153,12 @@ def _whole_parts(weights: Sequence[int | float | Fraction]) -> list[int]:
 def _as_written(weight: int | float | Fraction) -> Fraction:
     if not 0 < weight < math.inf:
         raise ValueError(f"weight {weight} must be positive and finite")
-    # The shortest text of a float: 0.1 itself is no tenth.
+    # Use the shortest text of a float, because the float 0.1 is not exactly a tenth.
     return Fraction(str(float(weight))) if isinstance(weight, float) else Fraction(weight)
 
 
 def _pattern(parts: Sequence[int]) -> tuple[array[int], array[int]]:
-    """Return the data set of each position of a period, and how often it was taken before."""
+    """Return the data set at each position of a period, and the number of its earlier takes."""
     period = sum(parts)
     sources, takes = array("I"), array("I")
     released = [(0, source, 0) for source in range(len(parts))]  # position, data set, take

@@ -1,1 +1,1 @@
-"""What others write or operate: YAML files of people, HTTP servers and the proxies before them."""
+"""Input from outside: YAML files of people, HTTP servers and proxies, secrets, terminal output."""

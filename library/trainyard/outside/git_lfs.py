@@ -1,4 +1,4 @@
-"""Pointers of Git LFS: the small text that a clone without `git lfs` holds in place of a file.
+"""Git LFS pointers: small texts that a clone without `git lfs` has instead of files.
 
 The format: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 LONGEST_POINTER = 1023
-"""Bytes of a pointer at most; its content is that of one when it is read whole."""
+"""Most bytes of a pointer; a read of one more byte proves that a file is no pointer."""
 SHORTEST_POINTER = 120
-"""Bytes of a pointer at least: a version, a digest and a size."""
+"""Fewest bytes of a pointer: a version, a digest and a size."""
 _POINTER = re.compile(
     rb"\s*version https://(?:git-lfs\.github\.com|hawser\.github\.com)/spec/v\d+\r?\n"
     rb"(?:[a-z0-9.-]+ [^\r\n]*\r?\n)*?oid sha256:[0-9a-f]{64}\r?\n"
@@ -19,7 +19,7 @@ _POINTER = re.compile(
 
 
 def pointer_problem(content: bytes) -> str | None:
-    """Return what is wrong with a file that is a pointer of Git LFS; None for any other.
+    """Return the problem of a file that is a Git LFS pointer; None for any other file.
 
     Args:
         content: the whole content of a file, or more than `LONGEST_POINTER` bytes of it.

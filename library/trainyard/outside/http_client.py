@@ -1,4 +1,4 @@
-"""The one place that makes HTTP clients: their proxies, certificates and redirects."""
+"""The only factory of HTTP clients, with their proxies, certificates and redirects."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def http_client(
     transport: httpx.BaseTransport | None = None,
     **options: Any,
 ) -> httpx.Client:
-    """Return a client for one server: it follows no redirect, and no proxy leads to this machine.
+    """Return a client for one server, without redirects, and without a proxy to this machine.
 
     Args:
         url: absolute URL of the server.
-        verify: certificates that are trusted; those of the machine, or none over plain HTTP.
-        transport: in place of the network.
-        options: others of `httpx.Client`.
+        verify: trusted certificates; when None the machine's, or none over plain HTTP.
+        transport: replaces the network.
+        options: other options of `httpx.Client`.
 
     Raises:
-        ProxyError: a variable that names a proxy for the URL cannot be used.
+        ProxyError: the variable with the proxy for the URL is unusable.
     """
     if transport is None:
         routes = _Routes(uses_tls(url) if verify is None else verify)
@@ -41,11 +41,11 @@ def http_client(
 
 
 def answers_with_success(url: str, *, seconds: float) -> bool:
-    """Return whether a GET of a URL is answered with success.
+    """Return whether a GET of a URL succeeds.
 
     Raises:
         httpx.TransportError: there is no answer.
-        ProxyError: a variable that names a proxy for the URL cannot be used.
+        ProxyError: the variable with the proxy for the URL is unusable.
     """
     with http_client(url, timeout=seconds) as client:
         return client.get(url).is_success
@@ -57,10 +57,10 @@ def has_socks() -> bool:
 
 
 class _Routes(httpx.BaseTransport):
-    """The network: each request takes the proxy of its own URL, or none.
+    """The network: each request takes the proxy for its own URL, or none.
 
-    httpx's own choice cannot except the loopback networks, and fails where a variable that no
-    request needs is misspelt. The environment is read once.
+    httpx's own choice cannot exclude the loopback networks, and fails on a misspelt variable that
+    no request needs. The environment is read once.
     """
 
     def __init__(self, verify: ssl.SSLContext | bool) -> None:
@@ -72,15 +72,15 @@ class _Routes(httpx.BaseTransport):
         self._transports: dict[str | None, httpx.HTTPTransport] = {}
 
     def check(self, url: str) -> None:
-        """Raise ProxyError if the proxy for a URL cannot be used."""
+        """Raise ProxyError if the proxy for a URL is unusable."""
         proxy_of(url, self._environment, socks=self._socks)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request.
 
         Raises:
-            httpx.TransportError: it failed; the text names the proxy, without its login, where
-                that may be the cause.
+            httpx.TransportError: it failed; the text names the proxy, without its login, if the
+                proxy may be the cause.
         """
         try:
             proxy, transport = self._transport(request.url)

@@ -1,7 +1,7 @@
-"""The proxy of a request, from the environment: none to this machine, and none that is misspelt.
+"""The proxy of a request, from the environment; no request to this machine has one.
 
-The variables are those of curl: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, of which
-the form in capitals counts where the other one is not set (docs/client.md).
+The variables are curl's: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`. The form in
+capitals counts only if the other form is not set (docs/client.md).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ logger = logging.getLogger(__name__)
 HOSTS = Path("/etc/hosts")
 LOCAL_NAME = "localhost"
 LOCAL_NAMES = re.compile(r"(.+\.)?localhost[46]?(\.localdomain[46]?)?|ip6-(localhost|loopback)")
-"""Names that resolvers give loopback addresses: RFC 6761, nss-myhostname, Debian's hosts."""
+"""Names that resolve to loopback addresses: RFC 6761, nss-myhostname, Debian's hosts."""
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-"""RFC 3986. A part of a password may lie before `://` as well."""
+"""Scheme of a URL (RFC 3986); text before `://` may also be part of a password."""
 HTTP_SCHEMES, SOCKS_SCHEMES = ("http", "https"), ("socks5", "socks5h")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 OCTETS = re.compile(r"(?=.*\*)\d{1,3}(\.\d{1,3}){0,2}(\.\*){1,3}")
-"""Begin of an IPv4 address, as Java and Windows write a network."""
+"""Start of an IPv4 address: the form of a network in Java and Windows."""
 MAX_SHOWN = 200
-"""Most characters of a variable that an error repeats."""
+"""Most characters of a variable's value in an error."""
 
 Address = IPv4Address | IPv6Address
 
 
 class ProxyError(ValueError):
-    """A variable names no proxy that can be used; the text names it without a login."""
+    """A variable has no usable proxy; the text shows the value without its login."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class _Variable:
     """A variable that is set."""
 
     name: str
-    """As the environment spells it."""
+    """Name in the spelling of the environment."""
     value: str
-    """Its text without the spaces around it."""
+    """Value without surrounding spaces."""
 
     def error(self, why: str, legal: str) -> ProxyError:
-        """Return the error of a value."""
+        """Return the error for its value."""
         shown = without_login(self.value)[:MAX_SHOWN]
         return ProxyError(f"{self.name}={shown!r}: {why}; legal: {legal}")
 
 
 def proxy_of(url: str, environment: Mapping[str, str], *, socks: bool) -> str | None:
-    """Return the URL of the proxy through which a URL is reached; None without one.
+    """Return the URL of the proxy for a URL; None without one.
 
-    A URL of this machine is reached without any, and then no variable is read: its tokens stay
-    here whatever the environment names.
+    A URL of this machine has no proxy, and no variable is read for it: its tokens never leave the
+    machine.
 
     Args:
         url: absolute, with a host.
@@ -66,7 +66,7 @@ def proxy_of(url: str, environment: Mapping[str, str], *, socks: bool) -> str | 
         socks: whether the client has support for SOCKS.
 
     Raises:
-        ProxyError: a variable that decides about the URL cannot be used.
+        ProxyError: a variable that applies to the URL is unusable.
     """
     parts = urlsplit(url)
     proxy = _find(f"{parts.scheme}_proxy", environment) or _find("all_proxy", environment)
@@ -84,12 +84,12 @@ def names_proxy(environment: Mapping[str, str]) -> bool:
 
 
 def for_other_readers(environment: Mapping[str, str], *, socks: bool) -> dict[str, str]:
-    """Return `no_proxy` in both spellings for a library that reads the variables by itself.
+    """Return `no_proxy` in both spellings for a library that reads the variables itself.
 
-    It excepts this machine, and has the form that every reader takes.
+    It includes this machine, in a form that every reader accepts.
 
     Raises:
-        ProxyError: a variable cannot be used.
+        ProxyError: a variable is unusable.
     """
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         if (proxy := _find(name, environment)) is not None:
@@ -104,7 +104,7 @@ def for_other_readers(environment: Mapping[str, str], *, socks: bool) -> dict[st
 
 
 def without_login(proxy: str) -> str:
-    """Return the URL of a proxy without what precedes its host; a password may hold any `@`."""
+    """Return the URL of a proxy without its login; a password may contain `@`."""
     login, at, host = proxy.rpartition("@")
     if not at:
         return proxy
@@ -115,9 +115,9 @@ def without_login(proxy: str) -> str:
 def is_this_machine(host: str) -> bool:
     """Return whether a host is this machine.
 
-    Names: `localhost` and those below it, the machine's own with any domain, and what `/etc/hosts`
-    gives an address of this machine; no other name is looked up. Addresses: loopback, unspecified
-    and each of an interface, in every form that connects there, such as `127.1`.
+    Names of this machine are `localhost` and names below it, its own name with any domain, and
+    names with an address of this machine in `/etc/hosts`; no other name is resolved. Its addresses
+    are loopback, unspecified and those of its interfaces, in every form, such as `127.1`.
     """
     name = host.strip("[]").rstrip(".").lower()
     if LOCAL_NAMES.fullmatch(name):
@@ -133,7 +133,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def _find(name: str, environment: Mapping[str, str]) -> _Variable | None:
-    """Return a variable; one in small letters has priority, and an empty one names nothing."""
+    """Return a variable, preferably in small letters; None if it is unset or empty."""
     for spelling in (name, name.upper()):
         if spelling in environment:
             value = environment[spelling].strip()
@@ -145,7 +145,7 @@ def _checked(proxy: _Variable, *, socks: bool) -> str:
     """Return the URL in a variable, with its scheme.
 
     Raises:
-        ProxyError: it is no URL of a proxy that the client can use.
+        ProxyError: it is not the URL of a proxy that the client can use.
     """
     schemes = HTTP_SCHEMES + (SOCKS_SCHEMES if socks else ())
     legal = ", ".join(f"{scheme}://[USER:PASSWORD@]HOST[:PORT]" for scheme in schemes)
@@ -161,7 +161,7 @@ def _checked(proxy: _Variable, *, socks: bool) -> str:
     try:
         parts = urlsplit(url)
         is_complete = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # its text may repeat a part of a password
+    except ValueError:  # its text may contain a part of a password
         is_complete = False
     if not is_complete:
         raise proxy.error("no host, or no port from 1 to 65535", legal)
@@ -173,27 +173,27 @@ def _checked(proxy: _Variable, *, socks: bool) -> str:
 
 
 def _is_excepted(parts: SplitResult, environment: Mapping[str, str]) -> bool:
-    """Return whether `no_proxy` excepts a URL."""
+    """Return whether `no_proxy` excludes a URL."""
     variable = _find("no_proxy", environment)
     if variable is None:
         return False
     host = (parts.hostname or "").rstrip(".")
     port = parts.port or DEFAULT_PORTS.get(parts.scheme)
-    entries = _entries(variable)  # all of them, so that a wrong one shows at the first request
+    entries = _entries(variable)  # all of them, so that the first request shows a wrong one
     return any(_matches(entry, host, port) for entry in entries)
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """What `no_proxy` excepts."""
+    """An entry of `no_proxy`."""
 
     host: str
-    """Name without dots around it, address, network, or `*` for all."""
+    """Name without leading and trailing dots, address, network, or `*` for all."""
     port: int | None
 
 
 def _entries(variable: _Variable) -> list[_Entry]:
-    """Return the entries of `no_proxy`; one that is no host matches none, as for curl and Go."""
+    """Return the entries of `no_proxy`; ignore one that is no host, as curl and Go do."""
     found = []
     for word in filter(None, re.split(r"[,\s]+", variable.value)):
         entry = _entry(word)
@@ -204,7 +204,7 @@ def _entries(variable: _Variable) -> list[_Entry]:
     return found
 
 
-@cache  # one warning a process
+@cache  # one warning per process
 def _warn_of(name: str, word: str) -> None:
     logger.warning(
         "%s: %r is no host and matches none; legal: hosts, addresses and networks (10.0.0.0/8)"
@@ -215,7 +215,7 @@ def _warn_of(name: str, word: str) -> None:
 
 
 def _entry(word: str) -> _Entry | None:
-    """Return an entry, None for what is none; `[::1]:8470` and `host:8470` except one port."""
+    """Parse an entry; None if it is no host. `[::1]:8470` and `host:8470` cover a single port."""
     host, port = word.partition("://")[2] or word, None
     if (found := re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]+):(\d{1,5})", host)) is not None:
         host, port = found[1], int(found[2])
@@ -253,7 +253,7 @@ def _network(text: str) -> IPv4Network | IPv6Network | None:
 
 
 def _address(host: str) -> Address | None:
-    """Return the address that a host is, also in the short forms of IPv4."""
+    """Parse a host as an address, also in the short forms of IPv4; None for a name."""
     with suppress(ValueError):
         found = ip_address(host)
         return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
@@ -289,7 +289,7 @@ def _looked_up(name: str) -> list[Address]:
 
 
 def _addresses_of(name: str) -> list[Address]:
-    """Return the addresses that `/etc/hosts` gives a name."""
+    """Return the addresses of a name in `/etc/hosts`."""
     try:
         lines = HOSTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

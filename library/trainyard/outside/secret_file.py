@@ -1,4 +1,4 @@
-"""Secrets in files, which no environment, list of processes or view of a container shows."""
+"""Secrets in files, so that no environment, process list or view of a container shows them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMES = {
     "DATABASE": ("sqlite", "postgresql", "postgresql+psycopg"),
     "BROKER": ("redis", "rediss", "redis+socket"),
 }
-"""What the URLs of `url_with_password` begin with, by their names."""
+"""Legal schemes of the URLs of `url_with_password`, by name."""
 
 
 def read_secret(path: Path, variable: str, index: int = 0) -> str:
@@ -23,11 +23,11 @@ def read_secret(path: Path, variable: str, index: int = 0) -> str:
 
     Args:
         path: the file.
-        variable: environment variable that names it, for errors.
+        variable: environment variable with its path, for errors.
         index: number of the line, from 0.
 
     Raises:
-        ValueError: it cannot be read, has no such line, or may be read by others than its owner.
+        ValueError: it cannot be read, lacks the line, or others than its owner may read it.
     """
     where = f"{variable}={path}"
     try:
@@ -36,11 +36,11 @@ def read_secret(path: Path, variable: str, index: int = 0) -> str:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{where} cannot be read: {error}") from None
-    # A mounted secret belongs to root and to a group of this process alone.
+    # A mounted secret belongs to root, and to a group of this process only.
     mounted = found.st_uid == 0 and os.geteuid() != 0
     if found.st_mode & (0o037 if mounted else 0o077):
         mode = stat.S_IMODE(found.st_mode)
-        legal = "440" if mounted else "600"  # of root with 600 this process could not read it
+        legal = "440" if mounted else "600"  # this process cannot read a file of root with 600
         raise ValueError(
             f"{where} has mode {mode:04o}, so that others may read it: chmod {legal} it"
         )
@@ -52,17 +52,16 @@ def read_secret(path: Path, variable: str, index: int = 0) -> str:
 
 
 def url_with_password(url: str, file: Path | None, *, name: Literal["DATABASE", "BROKER"]) -> str:
-    """Return a URL with the password of a file, as `redis://redis:6379/0` with that of the broker.
+    """Return a URL with the password from a file, such as `redis://redis:6379/0` for the broker.
 
     Args:
-        url: a URL, with a host where there is a file; without a file it is returned as it is.
-        file: holds the password in its first line.
-        name: what the URL leads to, as in `TRAINYARD_{name}_URL` and
-            `TRAINYARD_{name}_PASSWORD_FILE`.
+        url: a URL, which needs a host if there is a file; without a file it is returned unchanged.
+        file: file with the password in its first line.
+        name: name in `TRAINYARD_{name}_URL` and `TRAINYARD_{name}_PASSWORD_FILE`.
 
     Raises:
-        ValueError: the URL has none of the `SCHEMES` or cannot be read, the file is not as
-            `read_secret` needs it, or there is one and the URL has a password or no host.
+        ValueError: the URL has none of the `SCHEMES` or cannot be parsed, `read_secret` refuses the
+            file, or there is a file and the URL has a password or no host.
     """
     parts = _split(url, f"TRAINYARD_{name}_URL", SCHEMES[name])
     if file is None:
@@ -83,7 +82,7 @@ def _split(url: str, variable: str, schemes: Sequence[str]) -> SplitResult:
     """Return the parts of a URL.
 
     Raises:
-        ValueError: it has none of the schemes, or its host or port cannot be read.
+        ValueError: it has none of the schemes, or its host or port cannot be parsed.
     """
     shown = f"{variable}={_masked(url)}"
     legal = ", ".join(f"{scheme}://" for scheme in schemes)
@@ -91,7 +90,7 @@ def _split(url: str, variable: str, schemes: Sequence[str]) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        # Of a password with a slash the error would show the part before it, as a port.
+        # For a password with a slash the error would show the part before the slash, as a port.
         is_cut = "@" in url and "@" not in url.partition("://")[2].partition("/")[0]
         why = "a slash in its password is written %2F" if is_cut else error
         raise ValueError(f"{shown} cannot be read: {why}") from None
@@ -101,6 +100,6 @@ def _split(url: str, variable: str, schemes: Sequence[str]) -> SplitResult:
 
 
 def _masked(url: str) -> str:
-    """Return a URL without its credentials, whatever signs a password has that no URL may have."""
+    """Return a URL with masked credentials, also if the password has illegal characters."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{MASK}@{rest.rpartition('@')[2]}" if "@" in rest else url

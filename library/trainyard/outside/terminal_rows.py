@@ -1,7 +1,7 @@
-"""Output of a process as rows of text, as a terminal would show it (docs/metrics-and-logs.md).
+"""Convert output of a process to rows of text, as in a terminal (docs/metrics-and-logs.md).
 
-A progress bar returns to the start of its row (`\\r`), moves within it, and several bars move the
-cursor between their rows. Only what is in sight at last becomes text.
+A progress bar returns to the start of its row (`\\r`) and moves within it; several bars move the
+cursor between their rows. Only the text that remains visible is kept.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from unicodedata import category, east_asian_width
 
 ROW_BYTES = 64 * 1024
-"""Longest row; a longer one continues on the next, as it does in a terminal."""
+"""Longest row in bytes; a longer one continues on the next, as in a terminal."""
 MAX_ROWS = 100
-"""Rows that may still change, at most."""
+"""Most rows that may still change."""
 MAX_COLUMNS = 1000
-"""Where the cursor stops that moves to the right of all text."""
+"""Column at which a cursor stops that moves beyond the text."""
 LONGEST_ESCAPE = 256
 LONGEST_CELL = 8
-"""Characters in one place: a letter and its marks."""
+"""Most characters in one cell: a letter and its marks."""
 
 _TOKEN = re.compile(
     r"(?P<text>[^\n\r\b\x1b]+)"
@@ -27,23 +27,23 @@ _TOKEN = re.compile(
     r"|(?P<control>[\n\r\b])"
     r"|\x1b(?:\[[0-?]*[ -/]*)?"
 )
-"""Text, moves, and whatever else leaves no text, as colours and titles; last, a cut sequence."""
+"""Text, moves, sequences without text such as colours and titles, and last a cut sequence."""
 _COLOURS = re.compile(rb"\x1b\[[0-9;:]*m")
 _HELD = re.compile(
     rb"(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*\x1b?|[(-/])?"
     rb"|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
 )
-"""The start of an escape sequence, or of a character, at the end of what has come."""
+"""An incomplete escape sequence or character at the end of the output so far."""
 
 
 def split_rows(former: bytes, more: bytes) -> tuple[list[str], bytes]:
-    """Return the rows that output completes, and what is known of those that may still change.
+    """Return the completed rows, and the state of the rows that may still change.
 
-    The result does not depend on where the output is cut, but for rows of more than `ROW_BYTES`.
+    The result does not depend on where the output is cut, except for rows above `ROW_BYTES`.
 
     Args:
-        former: what the last call returned of the output before; empty at first.
-        more: the output that follows.
+        former: state from the previous call; empty at first.
+        more: the next output.
     """
     content = former + more
     plain = _COLOURS.sub(b"", content) if b"\x1b" in content else content
@@ -64,7 +64,7 @@ def split_rows(former: bytes, more: bytes) -> tuple[list[str], bytes]:
 
 
 def last_rows(former: bytes) -> list[str]:
-    """Return the rows that were not complete at the end of the output."""
+    """Return the incomplete rows at the end of the output."""
     screen = _Screen()
     screen.feed(_without_held_escape(former))
     return screen.rows()
@@ -83,7 +83,7 @@ class _Row:
         self.cells: list[str] = []
         self.column = 0
         self.is_returned = False
-        """Whether text that comes next replaces the whole row, as after `\\r`."""
+        """Whether the next text replaces the whole row, as after `\\r`."""
 
     def write(self, text: str) -> None:
         """Put text at the cursor."""
@@ -99,7 +99,7 @@ class _Row:
         self.column = end
 
     def move_to(self, column: int) -> None:
-        """Move the cursor; it stops at the start of the row, and not far beyond its text."""
+        """Move the cursor; it stops at the row's start, and at `MAX_COLUMNS` or the text's end."""
         most = max(len(self.cells), self.column, MAX_COLUMNS)
         self.column, self.is_returned = min(max(column, 0), most), False
 
@@ -117,7 +117,7 @@ class _Row:
         del self.cells[self.column :]
 
     def erase(self, count: int) -> None:
-        """Put spaces in place of text from the cursor on."""
+        """Replace text with spaces from the cursor on."""
         end = min(self.column + min(count, MAX_COLUMNS), len(self.cells))
         if end > self.column:
             self._halve(self.column)
@@ -125,11 +125,11 @@ class _Row:
             self.cells[self.column : end] = " " * (end - self.column)
 
     def text(self) -> bytes:
-        """Return the row as it was written."""
+        """Return the bytes of the row."""
         return "".join(self.cells).encode(errors="surrogateescape")
 
     def leave_full(self) -> list[str]:
-        """Return the full rows at the start of one that is too long, and forget them."""
+        """Cut full rows off the start of a row that is too long, and return them."""
         rows, rest = _full(self.text())
         if rows:
             self.clear()
@@ -137,7 +137,7 @@ class _Row:
         return rows
 
     def _cells(self, text: str) -> list[str]:
-        """Return the cells of text; marks at its start join what the cursor stands behind."""
+        """Return the cells of text; marks at its start join the cell before the cursor."""
         cells: list[str] = []
         before = self.cells[self.column - 1] if 0 < self.column <= len(self.cells) else ""
         for character in text:
@@ -155,16 +155,16 @@ class _Row:
         return cells
 
     def _halve(self, column: int) -> None:
-        """Replace a wide character, of which one half goes, with spaces."""
+        """Replace a wide character with spaces when one of its halves is overwritten."""
         if 0 < column < len(self.cells) and not self.cells[column]:
             self.cells[column - 1 : column + 1] = "  "
 
 
 class _Screen:
-    """The rows that may still change: the one at the bottom, and those to which the cursor went.
+    """The window of rows that may still change: the bottom row, and rows that the cursor moved to.
 
-    A row that has left is complete. Above the others, the cursor finds rows without text; what
-    comes there is a row of its own. All leave when the bottom row ends.
+    A row that has left the window is complete. Above the window the cursor finds empty rows; text
+    there makes a new row. All rows leave when the bottom row ends.
     """
 
     def __init__(self) -> None:
@@ -172,11 +172,11 @@ class _Screen:
         self._window = [_Row()]
         self._at = 0
         self._home: int | None = None
-        """Number of the first row of the window for moves that name a row; None before them."""
+        """Number of the window's first row, for moves to a numbered row; None before the first."""
         self._saved: tuple[_Row, int] | None = None
 
     def feed(self, content: bytes) -> None:
-        """Take output."""
+        """Process output."""
         for token in _TOKEN.finditer(content.decode(errors="surrogateescape")):
             if (text := token["text"]) is not None:
                 self._write(text)
@@ -188,18 +188,18 @@ class _Screen:
                 self._move(kind, [int(count or 0) for count in token["counts"].split(";")])
 
     def leave_full_rows(self) -> None:
-        """Complete rows, such that those that may still change have few bytes."""
+        """Complete rows, so that the rows that may still change have few bytes."""
         if len(self._window) > 1 and sum(len(row.text()) for row in self._window) > ROW_BYTES:
             self._leave()
         self.complete += self._row.leave_full()
 
     def rows(self) -> list[str]:
-        """Return the rows that have text."""
+        """Return the rows with text."""
         texts = [row.text() for row in self._window]
         return [row for text in texts if text for row in _wrapped(text)]
 
     def state(self) -> bytes:
-        """Return output that leads to these rows."""
+        """Return output that reproduces these rows."""
         up = len(self._window) - 1
         parts = [b"\x1b[%dA" % up if up else b""]
         if self._home is not None:
@@ -211,7 +211,7 @@ class _Screen:
         if row.is_returned:
             parts.append(b"\r")
         elif self._at < up or row.column != len(row.cells) or self._holds_saved(row):
-            # A backspace at the start makes no return of it.
+            # A backspace at column 0 cancels the effect of the return.
             parts.append(b"\x1b[%dG" % (row.column + 1) if row.column else b"\r\b")
         return b"".join(parts)
 
@@ -246,7 +246,7 @@ class _Screen:
             self._leave()
 
     def _leave(self) -> None:
-        """Complete all rows, and begin another; the only one is complete without text, too."""
+        """Complete all rows, and start another; a single row is complete even without text."""
         rows = self.rows()
         self.complete += rows if rows or len(self._window) > 1 else [""]
         self._window, self._at, self._home = [_Row()], 0, None
@@ -269,7 +269,7 @@ class _Screen:
             self._clear(kind, counts[0])
 
     def _clear(self, kind: str, count: int) -> None:
-        """Clear a part of the row or of the screen; a start that is cleared leaves no spaces."""
+        """Clear a part of the row or of the screen; a cleared start leaves no spaces."""
         if kind == "X":
             self._row.erase(count or 1)
         elif count == 0:
@@ -289,7 +289,7 @@ class _Screen:
             self._row.move_to(number - 1)
 
     def _go(self, rows: int, *, to_start: bool = False) -> None:
-        """Move the cursor down or up; above the window it finds rows without text."""
+        """Move the cursor down or up; above the window it finds empty rows."""
         column = self._row.column
         missing = -(self._at + rows) if self._home is None else 0
         missing = max(0, min(missing, MAX_ROWS - len(self._window)))
@@ -302,7 +302,7 @@ class _Screen:
             self._row.move_to(column if self._row.cells else 0)
 
     def _go_to(self, number: int) -> None:
-        """Move the cursor to a row of the screen, of which only those of the window are known."""
+        """Move the cursor to a numbered row of the screen; only rows of the window are known."""
         if self._home is None:
             if len(self._window) == 1:
                 self._window.insert(0, _Row())
@@ -319,7 +319,7 @@ class _Screen:
         self._saved = self._row, self._row.column
 
     def _restore(self) -> None:
-        """Move the cursor to where it was saved; to the start of a new row if that one has left."""
+        """Move the cursor to its saved position, or to a new row if the saved row has left."""
         for at, row in enumerate(self._window):
             if self._saved is not None and row is self._saved[0]:
                 self._at = at
@@ -336,7 +336,7 @@ def _without_held_escape(output: bytes) -> bytes:
 
 
 def _after_return(row: bytes) -> bytes:
-    """Return the text after the last return; the one before it where none follows."""
+    """Return the text after the last return, or the text before it if none follows."""
     if b"\r" not in row:
         return row
     text, _, last = row.rpartition(b"\r")
@@ -347,7 +347,7 @@ def _after_return(row: bytes) -> bytes:
 
 
 def _full(row: bytes) -> tuple[list[str], bytes]:
-    """Return the full rows at the start of a row that is too long, and the rest of it."""
+    """Return the full rows at the start of a row that is too long, and its rest."""
     rows = []
     while len(row) > ROW_BYTES:
         cut = ROW_BYTES

@@ -1,7 +1,7 @@
-"""YAML as people write it: numbers and words of YAML 1.2's core schema, unique keys, bounded.
+"""Read YAML of people: YAML 1.2's core schema, unique keys, limited size.
 
-PyYAML reads YAML 1.1, where `1e-4` and `010` are text and 8, and `on`, `no` and `1:30` true, false
-and 90 (https://yaml.org/spec/1.2.2/#103-core-schema).
+PyYAML reads YAML 1.1, where `1e-4` is text, `010` is 8, `on` is true, `no` is false and `1:30` is
+90 (https://yaml.org/spec/1.2.2/#103-core-schema).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import yaml
 
 MAX_CHARACTERS = 4 * 1024**2
 MAX_NODES = 100_000
-"""Most values of a document, each counted wherever an alias repeats it."""
+"""Most values of a document; a value counts again for each alias."""
 DEEPEST = 100
-"""Levels of lists and tables."""
+"""Most levels of lists and tables."""
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
@@ -31,14 +31,14 @@ _FORMS = {
     ),
     "merge": (r"<<", ("<",)),
 }
-"""What a plain word must be to be no text, and its first characters."""
+"""Forms of plain words that are not text, and their first characters."""
 _PATTERNS = {kind: re.compile(rf"(?:{form})\Z") for kind, (form, _) in _FORMS.items()}
 _OLD_OCTAL = re.compile(r"[-+]?0[0-9]+\Z")
 _OLD_WORD = re.compile(
     r"(?:y|Y|n|N|(?:yes|no|on|off)|(?:Yes|No|On|Off)|(?:YES|NO|ON|OFF)"
     r"|[-+]?0b[01_]+|[-+]?(?=[0-9_.]*_)[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?)\Z"
 )
-"""Text here that is a truth value or a number for readers of YAML 1.1, as those of Kubernetes."""
+"""Text in YAML 1.2 that YAML 1.1 (such as Kubernetes) reads as a boolean or a number."""
 
 
 def read_yaml(text: str, *, as_old: bool = False) -> Any:
@@ -46,12 +46,12 @@ def read_yaml(text: str, *, as_old: bool = False) -> Any:
 
     Args:
         text: one YAML document.
-        as_old: whether plain words are refused that YAML 1.1 reads as another value: `yes` is text
+        as_old: whether to refuse plain words that YAML 1.1 reads as another value: `yes` is text
             here and true there, `010` is 10 here and 8 there.
 
     Raises:
-        ValueError: it is no YAML, a key is given twice in one table or is no word, a tag is
-            unknown, or the document is too large or too deep once its aliases are put in.
+        ValueError: it is not YAML, a key occurs twice in one table or is not a word, a tag is
+            unknown, or the document with its aliases expanded is too large or too deep.
     """
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"{len(text):,} characters; {MAX_CHARACTERS:,} are the most")
@@ -67,7 +67,7 @@ def read_yaml(text: str, *, as_old: bool = False) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader with the core schema in place of its own."""
+    """PyYAML's loader with the core schema instead of its own."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
@@ -78,14 +78,14 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[yaml.Node, int] = {}
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Return the value of a document that is within the limits."""
+        """Return the value of a document, checked against the limits."""
         self._check(node, 0)
         return super().construct_document(node)
 
     def _check(self, node: yaml.Node, level: int) -> int:
-        """Return how many values a node stands for; before any alias is put in.
+        """Return the number of values in a node, before any alias is expanded.
 
-        A node that an alias repeats is counted at its first place and added at each.
+        A node with aliases is counted once, and its count is added for each alias.
         """
         if node in self._sizes:
             if self._sizes[node] == 0:
@@ -117,7 +117,7 @@ class _Loader(yaml.SafeLoader):
             seen.add(name)
 
     def construct_yaml_bool(self, node: yaml.ScalarNode) -> bool:
-        """Return a truth value, also of an explicit tag."""
+        """Return a boolean, also for an explicit tag."""
         return self._word(node, "bool").lower() == "true"
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:

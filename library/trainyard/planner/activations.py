@@ -12,17 +12,17 @@ from trainyard.spec.precision import quantizes
 
 BYTES = {"float32": 4, "bfloat16": 2}
 MEASURED = "float8_tensorwise"
-"""The recipe whose memory was measured; what others save less is not known."""
+"""The recipe with measured memory; the savings of other recipes are unknown."""
 
 
 def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     """Return the bytes that a block saves for backward without recomputation.
 
-    4d + 2q + 2k + 4f elements a token: input and output of each norm, queries, keys, values,
+    A token has 4d + 2q + 2k + 4f elements: input and output of each norm, queries, keys, values,
     output of attention, gate, its SiLU, up, and their product. Fused attention saves no scores, and
-    rotation saves nothing. Norms of queries and keys save their inputs, q + k, in addition. Under
-    tensor parallelism the inputs of column-wise products (outputs of the norms) are unsharded on
-    each rank; without sequence sharding the inputs of the norms are unsharded too.
+    rotation saves nothing. Norms of queries and keys also save their inputs, q + k. Under tensor
+    parallelism the inputs of column-wise products (outputs of the norms) are unsharded on each
+    rank; without sequence sharding the inputs of the norms are unsharded too.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
@@ -34,7 +34,7 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
     if spec.parallelism.cp_method == "allgather_kv":
         sharded += 2 * kv_dim * c * (layout.cp - 1)  # keys and values of the other ranks' tokens
     if spec.model.dropout > 0:
-        sharded += 2 * a.dim  # for each residual branch a mask of one byte an element
+        sharded += 2 * a.dim  # for each residual branch a mask of one byte per element
     if spec.parallelism.sequence_parallel:
         sharded += 2 * _input_of_a_norm(spec)
     else:
@@ -43,11 +43,11 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
 
 
 def saved_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
-    """Return the bytes of `activations_of_a_block` without what a compiled block recomputes.
+    """Return the bytes of `activations_of_a_block` without those that a compiled block recomputes.
 
-    Inductor recomputes what follows from other activations by element: the SiLU, and in float8,
-    where matrix products save their own casts, the outputs of the norms and the product. Learned
-    from the peaks of an H200 (docs/planner.md).
+    Inductor recomputes elementwise results: the SiLU, and in float8, where matrix products save
+    their own casts, the outputs of the norms and the product. Derived from the peaks of an H200
+    (docs/planner.md).
     """
     everything = activations_of_a_block(spec, layout, tokens=tokens)
     if spec.compile.enabled is not True or spec.compile.backend != "inductor":
@@ -68,7 +68,7 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
 
     `full` keeps the block's input. `selective` also keeps the output of attention and every second
     matrix product: queries, values, gate and the block's output. `memory_budget` interpolates
-    between `full` and `none` by its share.
+    between `full` and `none`.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
@@ -91,13 +91,13 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
 
 
 def width_of_the_stream(spec: JobSpec, layout: Layout) -> int:
-    """Return the bytes of the residual stream that a rank holds for each token."""
+    """Return the bytes of the residual stream on a rank, per token."""
     shared = layout.tp if spec.parallelism.sequence_parallel else 1
     return spec.architecture.dim * BYTES[spec.training.param_dtype] // shared
 
 
 def activations_of_the_head(spec: JobSpec, *, tokens: int) -> int:
-    """Return the bytes that the final norm and the head save, without the logits."""
+    """Return the bytes that final norm and head save, without the logits."""
     output_of_the_norm = spec.architecture.dim * BYTES[spec.training.param_dtype]
     return tokens * (_input_of_a_norm(spec) + output_of_the_norm)
 
@@ -110,8 +110,8 @@ def _input_of_a_norm(spec: JobSpec) -> int:
 def _input_of_a_norm_per_feature(spec: JobSpec) -> int:
     """Return the bytes that an RMS norm saves for each feature, without its output.
 
-    On CUDA it is one operation, which saves its input. On a CPU it is composed of several, which
-    save a float32 input (a copy, unless it is float32 already) and the normalized values.
+    On CUDA the norm is one operation, which saves its input. On a CPU it consists of several, which
+    save a float32 input (a copy unless it is already float32) and the normalized values.
     """
     if spec.resources.device == "cpu":
         return 2 * BYTES["float32"]

@@ -1,4 +1,4 @@
-"""Legal layouts of a world size, by the rules that validate the job itself."""
+"""Legal layouts of a world size, by the rules that validate a job."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from trainyard.training.pipeline_schedule import least_microbatches
 _NAMES = [axis.name for axis in AXES]
 _BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
 MAX_LISTED = 24
-"""Longer lists are not useful; further layouts are only counted."""
+"""Most layouts in a list; further ones are only counted."""
 LEAST_LISTED = 4
-"""Layouts of each number of slots that are listed however many numbers are requested."""
+"""Layouts to list for each number of slots, even if many numbers are requested."""
 LISTED_IN_ALL = 512
-"""Limit of each list in a request for many numbers of slots."""
+"""Most layouts in a request for many numbers of slots."""
 MAX_RANKED = 256
-"""Legal layouts that are compared, the nearest to the job's own axes: 0.7 ms each."""
+"""Legal layouts to compare, nearest to the job's own axes first; each takes 0.7 ms."""
 RANKED_LISTED = 12
-"""The best of them that a plan lists."""
+"""Most ranked layouts in a plan."""
 
 
 class LegalLayouts:
     """The legal layouts of a job on any number of slots.
 
-    Axes inside a sequence or a matrix are legal independently of axes that divide sequences and
-    layers (`Axis.scope`), so the sizes of each scope are checked once for all numbers of slots.
+    The legality of axes inside a sequence or a matrix does not depend on axes that divide sequences
+    and layers (`Axis.scope`), so the sizes of each scope are checked once for all numbers of slots.
     There are two exceptions: `compile.enabled = "auto"`, because `async_tp` needs compiled blocks
-    and some pipelines forbid them; and an axis that regroups ranks of others.
+    and some pipelines forbid them; and an axis that regroups the ranks of other axes.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class LegalLayouts:
     def on(self, world_size: int, *, at_most: int = MAX_LISTED) -> ResumeOption:
         """Return the legal layouts of a number of slots, or the reason why there is none.
 
-        Each has the job's own micro-batch size where that is legal and leaves few slots idle, else
+        A layout has the job's own micro-batch size if it is legal and leaves few slots idle, else
         a smaller one (`chosen_micro_batch_size`). The layout of the job's own axes comes first, if
-        it fits. Then follow those that change the fewest of cp, tp and pp; among equals, those
-        with fewer replicas come first.
+        it fits. The others are ordered by the number of changes in cp, tp and pp, then by the
+        number of replicas, fewest first.
 
         Raises:
             ValueError: `world_size` is not positive.
@@ -79,15 +79,15 @@ class LegalLayouts:
             world_size=world_size,
             layouts=tuple(self._option(layout) for layout in legal[:at_most]),
             more=max(0, len(legal) - at_most),
-            # The problem of the nearest layout explains best why there is none.
+            # The problem of the nearest layout is the best explanation.
             reason=None if legal else "; ".join(self._problems(candidates[0])),
         )
 
     def ranked(self, world_size: int) -> tuple[tuple[RankedLayout, ...], int]:
-        """Return the best legal layouts of a number of slots, and how many were compared.
+        """Return the best legal layouts of a number of slots, and the number of compared ones.
 
-        Those that do not fit come last; otherwise the fastest comes first. Needs a predictor. The
-        job's own layout is listed even where others are better.
+        The fastest comes first; layouts that do not fit come last. Needs a predictor. The job's own
+        layout is always listed, even if others are better.
         """
         _, legal = self._legal(world_size)
         options = [self._option(layout) for layout in legal[:MAX_RANKED]]
@@ -99,7 +99,7 @@ class LegalLayouts:
         return tuple(map(self._ranked, listed)), len(options)
 
     def _legal(self, world_size: int) -> tuple[list[Layout], list[Layout]]:
-        """Return all layouts of a number of slots and the legal ones, the nearest first."""
+        """Return all layouts of a number of slots, and the legal ones, both nearest first."""
         own = own_layout(self._spec, world_size)
         candidates = list(self._candidates(world_size))
         candidates.sort(key=lambda layout: _distance(layout, own, self._spec))
@@ -108,7 +108,7 @@ class LegalLayouts:
     def _candidates(self, world_size: int) -> Iterator[Layout]:
         """Yield each way to write `world_size` as a product of the axes.
 
-        An axis that borrows its ranks gets each size that divides their number.
+        An axis that borrows its ranks gets each size that divides the number of these ranks.
         """
         factors = [axis.name for axis in AXES if axis.multiplies_world]
         for product in _factorizations(world_size, len(factors)):
@@ -159,7 +159,7 @@ def option(
     slots: Collection[Slot] = (),
     predictor: Predictor | None = None,
 ) -> LayoutOption:
-    """Return a layout with its batch, its pipeline, its memory and its predicted speed."""
+    """Return a layout with its batch, pipeline, memory and predicted speed."""
     partition = spec.batch_partition(layout)
     memory = estimate_memory(spec, layout, partition)
     available = smallest_memory(spec, slots)
@@ -178,7 +178,7 @@ def option(
 
 
 def _resets(before: JobSpec, after: JobSpec) -> tuple[str, ...]:
-    """Return the fields besides the axes that another layout changes."""
+    """Return the fields except the axes that another layout changes."""
     former, new = dict(before.parallelism), dict(after.parallelism)
     return tuple(name for name in new if name not in _NAMES and new[name] != former[name])
 
@@ -189,7 +189,7 @@ def _rank(each: LayoutOption) -> tuple[bool, float]:
 
 
 def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:
-    """Return the memory of the smallest slot of the kind that the job expects, if one is known."""
+    """Return the memory of the smallest slot of the expected kind; None if unknown."""
     device = expected_device(spec, slots)
     return min((slot.memory_bytes for slot in slots if slot.device == device), default=None)
 
@@ -209,7 +209,7 @@ def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, .
 
 
 def _within(layout: Layout, scope: Literal["batch", "sequence"]) -> tuple[int, ...]:
-    """Return the sizes of one scope, 1 for the others; rules see the product of `dp` axes alone."""
+    """Return the sizes of one scope, 1 for others; rules see only the product of the `dp` axes."""
     sizes = {axis.name: layout.size(axis.name) if axis.scope == scope else 1 for axis in AXES}
     if scope == "batch":
         sizes |= {"dp_replicate": 1, "dp_shard": layout.dp}
@@ -249,7 +249,7 @@ def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
 
 
 def own_layout(spec: JobSpec, world_size: int) -> Layout | None:
-    """Return the layout of the spec's axes; None where they give none of this size."""
+    """Return the layout of the spec's axes; None if they have none of this size."""
     try:
         return spec.layout(world_size)
     except ValueError:

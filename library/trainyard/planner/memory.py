@@ -1,4 +1,4 @@
-"""A first model of device memory: bytes of each part at the fullest moment of a step.
+"""A model of device memory: bytes of each part at the peak of a step.
 
 It covers Llama-style blocks with bfloat16 or float32 compute under FSDP2, tensor, context and
 pipeline parallelism; docs/planner.md compares it with published and measured peaks. It omits the
@@ -29,18 +29,18 @@ from trainyard.training.logit_chunks import tokens_per_chunk
 from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
 
 SLACK = 0.15
-"""Reserved beyond allocated, as a share of the short-lived parts: rounding and fragmentation of the
-caching allocator. Fitted to the published peaks of docs/planner.md."""
+"""Memory that is reserved but not allocated, as a share of the short-lived parts: rounding and
+fragmentation of the caching allocator. Fitted to the published peaks of docs/planner.md."""
 
 
 def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) -> MemoryEstimate:
-    """Return the bytes that the fullest rank holds at its peak.
+    """Return the bytes on the fullest rank at its peak.
 
     Args:
-        spec: gives shape, types and what backward recomputes.
+        spec: shape, types and recomputation.
         layout: the parallel axes.
-        partition: gives the micro-batch size and the number of rounds. From the second round on,
-            a rank holds the accumulated gradients together with the activations.
+        partition: micro-batch size and number of rounds. From the second round on, a rank holds
+            the accumulated gradients together with the activations.
 
     Raises:
         SpecError: the model or the batch cannot be cut into the stages of a pipeline.
@@ -51,22 +51,23 @@ def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) ->
 
 
 class Step:
-    """The moments of one rank's step that can be the peak, in order.
+    """The moments of a rank's step that can be the peak, in order.
 
-    The optimizer update needs less, because it works in place.
+    The optimizer update works in place and needs less.
     """
 
     def __init__(
         self, spec: JobSpec, layout: Layout, partition: BatchPartition, part: Part
     ) -> None:
         self.spec, self.layout, self.part = spec, layout, part
-        # total, shard, block and head count elements; compute, weight and reduce are bytes of one.
+        # total, shard, block and head count elements; compute, weight and reduce are bytes of an
+        # element.
         self.shape = a = spec.architecture
         self.parameters: ParameterCount = count_parameters(a)
         self.total = part.parameters(self.parameters)
         self.compute = BYTES[spec.training.param_dtype]
         self.weight = BYTES[spec.training.weight_dtype]
-        # Without FSDP a rank gathers no weights and sums its gradients in place.
+        # Without FSDP a rank gathers no weights, and sums its gradients in place.
         self.sharded = spec.is_sharded(layout)
         self.reduce = BYTES[spec.training.reduce_dtype] if self.sharded else 0
         sequences = min(partition.micro_batch_size, partition.global_batch_size)
@@ -98,9 +99,9 @@ class Step:
     def at_loss(self) -> MemoryEstimate:
         """A chunk's logits, and the gradient of the head's weight from earlier chunks.
 
-        The loss computes gradients immediately, so that no logits outlive their chunk; input and
-        gradient of the input are both kept until backward. Head and final norm are gathered; the
-        buffer with the last block's gathered weights is freed only at the next all-gather.
+        The loss computes gradients immediately, so no logits outlive their chunk; its input and the
+        gradient of its input are kept until backward. Head and final norm are gathered. The buffer
+        with the last block's gathered weights is freed only at the next all-gather.
         """
         waiting = self.block * self.compute if self.sharded else 0
         if self.several_chunks:
@@ -113,12 +114,12 @@ class Step:
         )
 
     def at_head(self) -> MemoryEstimate:
-        """The gradient of the head's weight is converted for the sum over ranks.
+        """The conversion of the head's weight gradient for the sum over ranks.
 
-        A schedule that runs backward twice scales it into a second tensor first. Meanwhile the last
-        block's weights are gathered. The head itself is freed before the sum, whose result, a
-        shard, may be converted once more. Two exceptions: a pipeline keeps the head for the next
-        micro-batch, and tied embeddings keep it until the embedding's gradient.
+        A schedule with two backward passes first scales it into a second tensor. Meanwhile the last
+        block's weights are gathered. The head itself is freed before the sum; the resulting shard
+        may be converted again. Two exceptions: a pipeline keeps the head for the next micro-batch,
+        and tied embeddings keep it until the embedding's gradient.
         """
         computed, gathered = self._head_gradient(), self.weights(self.head + self.block)
         twice = self.layout.pp > 1 and self.spec.parallelism.pp_schedule in SPLIT_BACKWARD
@@ -138,9 +139,9 @@ class Step:
     def at_block(self) -> MemoryEstimate:
         """Backward of the last block, after its recomputation if that is enabled.
 
-        Unsharded at the same time: weights of this block and of the next, the gradient of one
-        block being computed and that of another being summed. Gradients of the four feed-forward
-        activations coexist with the activations.
+        Unsharded at the same time: the weights of this block and of the next, the gradient of the
+        block in computation and the gradient of another block in the sum over ranks. The gradients
+        of the four feed-forward activations coexist with the activations.
         """
         activations = 4 * self.tokens * self.shape.ffn_dim * self.compute // self.layout.tp
         if self.spec.activation_checkpoint.mode != "none":
@@ -154,9 +155,9 @@ class Step:
         )
 
     def at_embedding(self) -> MemoryEstimate:
-        """All other gradients are sharded; the embedding's is unsharded, before its sum over ranks.
+        """The embedding's unsharded gradient before its sum over ranks; all others are sharded.
 
-        Backward has freed the weights, except in a pipeline. A tied embedding is still gathered
+        Backward has freed the weights, except in a pipeline. A tied embedding is still gathered,
         and has three gradients: the head's, its own, and their sum. On a single rank the sum is the
         shard itself.
         """
@@ -183,7 +184,7 @@ class Step:
         return self.head * bytes_each // (self.layout.dp_shard * self.layout.cp)
 
     def _converts(self) -> bool:
-        """Return whether shards of gradients are stored in another type than that of their sum."""
+        """Return whether gradient shards are stored in another type than their sum."""
         return self.sharded and self.reduce != self.weight
 
     def _earlier_gradients(self) -> int:
@@ -193,7 +194,7 @@ class Step:
         return self.stored * self.weight
 
     def _sums_whole(self) -> bool:
-        """Return whether gradients are summed over micro-batches before they become shards."""
+        """Return whether gradients are summed over micro-batches before they are sharded."""
         return self._keeps_weights() or not self.sharded
 
     def _kept(self) -> int:
@@ -201,7 +202,7 @@ class Step:
         part = self.part
         kept = part.blocks_in_flight * kept_of_a_block(self.spec, self.layout, tokens=self.tokens)
         if self.layout.pp > 1:
-            # A stage keeps its output until the next stage returns the gradient of it.
+            # A stage keeps its output until the next stage returns its gradient.
             kept += (
                 part.stages_in_flight * self.tokens * width_of_the_stream(self.spec, self.layout)
             )
@@ -219,10 +220,10 @@ class Step:
         return self.head * (BYTES["float32"] if self.several_chunks else self.compute)
 
     def _logits(self) -> int:
-        """Return the bytes of a chunk's logits, and of what the loss derives from them.
+        """Return the bytes of a chunk's logits and of values that the loss derives from them.
 
-        The kernels of a GPU write the gradient over the logits. The plain loss computes a
-        log-softmax in float32, of a float32 copy where the product has another type.
+        GPU kernels write the gradient over the logits. The plain loss computes a log-softmax in
+        float32, from a float32 copy if the product has another type.
         """
         if self.fused:
             return self.compute * self.chunk * self.rows
@@ -236,14 +237,14 @@ class Step:
         return gathered - kept * gathered_in_float8(self.spec, self.layout) * (self.compute - 1)
 
     def weights(self, gathered: int) -> int:
-        """Return the bytes of a number of gathered weights, or of all where none are freed."""
+        """Return the bytes of `gathered` weights, or of all weights if none are freed."""
         if not self.sharded:
             return 0
         return (self.total if self._keeps_weights() else gathered) * self.compute
 
     def _keeps_weights(self) -> bool:
         """Return whether weights stay gathered from one use to the next."""
-        # A pipeline frees no weights between one micro-batch's backward and the next one's forward.
+        # A pipeline frees no weights between a micro-batch's backward and the next forward.
         return self.spec.parallelism.reshard_after_forward == "never" or self.layout.pp > 1
 
     def moment(
@@ -258,12 +259,12 @@ class Step:
         """Return the bytes of a moment.
 
         Args:
-            name: the backward that runs.
-            gathered: unsharded weights and gradients of the layers at work, undivided by tensor
+            name: the current backward.
+            gathered: unsharded weights and gradients of the active layers, not divided by tensor
                 parallelism.
-            activations: those that backward still needs.
-            logits: those of a chunk, and what the loss derives from them.
-            gradients: gradients of earlier micro-batches, where they are not sums or shards.
+            activations: activations that backward still needs.
+            logits: a chunk's logits, and values that the loss derives from them.
+            gradients: gradients of earlier micro-batches, if they are not sums or shards.
         """
         parts = {
             "weights": self.stored * self.weight,

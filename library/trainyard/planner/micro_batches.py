@@ -1,4 +1,4 @@
-"""Micro-batch sizes: the legal ones for a number of ranks, and those with the least idle share."""
+"""Micro-batch sizes: legal ones for a number of ranks, and the one with the least idle share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from trainyard.planner.results import BatchPlan
 from trainyard.training.batch_partition import BatchPartition
 
 IDLE_SHARE_LIMIT = 0.1
-"""Share of idle sequence slots above which a plan warns and a smaller size is chosen."""
+"""Idle share above which a plan warns and a smaller size is chosen."""
 
 
 def legal_micro_batch_size(
     global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
 ) -> int | None:
-    """Return the largest legal micro-batch size up to `at_most`; None when dp has no legal one.
+    """Return the largest legal micro-batch size up to `at_most`; None if `dp` has no legal size.
 
     A size is legal if each of the `dp` data-parallel ranks runs at least `rounds` rounds and has a
-    micro-batch in the first. That takes n = dp x (rounds - 1) + 1 micro-batches, or dp if
-    that is more, which bounds the size by (global - 1) // (n - 1) sequences.
+    micro-batch in the first. That takes n = dp x (rounds - 1) + 1 micro-batches, or dp if that is
+    more. So the size is at most (global - 1) // (n - 1) sequences.
     """
     least = max(dp, dp * (rounds - 1) + 1)
     if least > global_batch_size:
@@ -30,10 +30,10 @@ def legal_micro_batch_size(
 def chosen_micro_batch_size(
     global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
 ) -> int | None:
-    """Return the default size of a job on `dp` ranks; None without a legal one.
+    """Return the default size of a job on `dp` ranks; None without a legal size.
 
-    That is the largest legal size, or, if it exceeds the tolerated idle share, the size with the
-    least. A few idle slots cost less than many rounds of small micro-batches.
+    It is the largest legal size, or the size with the least idle share if the largest exceeds
+    `IDLE_SHARE_LIMIT`. A few idle slots cost less than many rounds of small micro-batches.
     """
     largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most, rounds=rounds)
     if largest is None:
@@ -60,7 +60,7 @@ def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int
 
 
 def plan_batch(partition: BatchPartition) -> BatchPlan:
-    """Return the cost of a partition, and the micro-batch size that would cost less."""
+    """Return the cost of a partition, and a cheaper micro-batch size if there is one."""
     best = least_idle_micro_batch_size(
         partition.global_batch_size, partition.dp, at_most=partition.micro_batch_size
     )

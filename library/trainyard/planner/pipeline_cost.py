@@ -1,4 +1,4 @@
-"""Cost of a pipeline: its stages, its micro-batches and the time for which ranks wait."""
+"""Cost of a pipeline: its stages, its micro-batches and the waiting time of ranks."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ def plan_pipeline(spec: JobSpec, layout: Layout, partition: BatchPartition) -> P
 def microbatches_that_fit(
     spec: JobSpec, layout: Layout, partition: BatchPartition, *, available: int
 ) -> int | None:
-    """Return the most micro-batches of a run with which a GPipe step fits into the given bytes.
+    """Return the most micro-batches per run with which a GPipe step fits into the given bytes.
 
-    Among values with the same number of runs it is the least, so that the fewest are empty. None if
-    memory does not depend on the number, or if even one micro-batch does not fit.
+    Among values with the same number of runs the smallest is returned, so that the fewest
+    micro-batches are empty. None if memory does not depend on the number, or if not even one
+    micro-batch fits.
     """
     if layout.pp == 1 or spec.parallelism.pp_schedule != "GPipe":
         return None

@@ -40,15 +40,15 @@ from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import runs_of
 
 BUBBLE_SHARE_LIMIT = 0.25
-"""Share of a run that pipeline ranks may wait before the plan warns."""
+"""Bubble share of a pipeline above which the plan warns."""
 VOCABULARY_PADDING = 64
-"""Rows up to the next multiple of this are padding that makes matrix products faster."""
+"""Rows are padded to a multiple of this number to speed up matrix products."""
 
 
 def plan_job(
     spec: JobSpec, *, slots: Collection[Slot] = (), predictor: Predictor | None = None
 ) -> Plan | ProgramPlan:
-    """Return the plan of a job of either kind; arguments and errors as for `plan`."""
+    """Return the plan of a trainer job or a program; arguments and errors as for `plan`."""
     if spec.program is None:
         return plan(spec, slots=slots, predictor=predictor)
     check_job_spec(spec, slots=slots)
@@ -66,7 +66,7 @@ def plan(
         predictor: ranks the legal layouts by step time; there are no predictions without it.
 
     Raises:
-        SpecError: the job cannot run; every problem is named.
+        SpecError: the job cannot run; it names every problem.
     """
     check_job_spec(spec, slots=slots)
     device = expected_device(spec, slots)
@@ -118,13 +118,13 @@ def resume_options(
     slots: Collection[Slot] = (),
     predictor: Predictor | None = None,
 ) -> list[ResumeOption]:
-    """Return for each world size its legal layouts, or the reason why it has none.
+    """Return the legal layouts of each world size, or the reason why it has none.
 
     Args:
         spec: the job of either kind, or an attempt's `Overrides.apply` of it.
         world_sizes: numbers of slots, each at least 1.
         slots: slots of the nodes, if known; each kind of slot once is enough.
-        predictor: predicts the step time of each layout; absent for none.
+        predictor: predicts the step time of each layout; there are no predictions without it.
     """
     sizes = list(world_sizes)
     if spec.program is not None:
@@ -165,9 +165,9 @@ def _bubble(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     if pipeline.empty > IDLE_SHARE_LIMIT * ran:
         yield Problem(
             pointer=f"/parallelism/{field}",
-            detail=f"{pipeline.empty} of the {ran} micro-batches of a rank hold no sequence: they "
-            f"fill up runs of {pipeline.microbatches}, of which {pipeline.schedule} cannot leave "
-            "any out",
+            detail=f"{pipeline.empty} of the {ran} micro-batches of a rank hold no sequence: "
+            f"{pipeline.schedule} cannot skip them, because each run has "
+            f"{pipeline.microbatches} micro-batches",
         )
 
 
@@ -188,7 +188,7 @@ def _memory(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
         yield Problem(
             pointer="/parallelism/pp_microbatches",
             detail=f"GPipe keeps the activations of all micro-batches of a run; "
-            f"pp_microbatches={fewer} fits, with {runs_of(partition.rounds, fewer)} runs a step",
+            f"pp_microbatches={fewer} fits, with {runs_of(partition.rounds, fewer)} runs per step",
         )
 
 
@@ -212,9 +212,9 @@ def _own_model(spec: JobSpec, _: Plan) -> Iterator[Problem]:
     if spec.model.factory is not None:
         yield Problem(
             pointer="/model/factory",
-            detail="an own model is not inspected before it runs: parameters, FLOPs and memory "
-            f"are those of a {spec.model.family} of the shape that the spec gives; set model.dim, "
-            "n_layers, n_heads and ffn_dim as near to it as they go",
+            detail="an own model is not inspected before it runs: parameters, FLOPs and memory are "
+            f"estimated for a {spec.model.family} of the shape in the spec; set model.dim, "
+            "n_layers, n_heads and ffn_dim as close to the own model as possible",
         )
 
 
@@ -222,8 +222,8 @@ def _rounding(spec: JobSpec, _: Plan) -> Iterator[Problem]:
     if spec.training.weight_dtype == "bfloat16":
         yield Problem(
             pointer="/training/weight_dtype",
-            detail="bfloat16 rounds each update to nearest: what moves a weight by less than 2^-9 "
-            "of itself is lost, as norms, which begin at 1, lose all at common rates; float32 "
+            detail="bfloat16 rounds each update to nearest: an update below 2^-9 of the weight is "
+            "lost; norms, which start at 1, lose all updates at common rates. Use float32 "
             "unless memory forbids it",
         )
 
@@ -242,7 +242,7 @@ def _gathered(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
             pointer="/quantization/recipe",
             detail=f"{shards} ranks do not divide the rows of {share} % of the "
             f"weights that {recipe} multiplies: FSDP gathers these in {dtype}, "
-            f"whose messages are {BYTES[dtype]} x those of float8; the result is the same",
+            f"with messages {BYTES[dtype]} x as large as in float8; the result is the same",
         )
 
 
@@ -282,7 +282,7 @@ def _schedule(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
 
 
 def _hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """Yield each setting that runs slower than expected, or not on every eligible node."""
+    """Yield each setting that is slower than expected, or fails on some eligible nodes."""
     own = slots_for(spec, slots)
     if slots and not own:
         yield Problem(

@@ -1,4 +1,4 @@
-"""The plan of a program: its slots, and what cannot be known of it before it runs."""
+"""The plan of a program: its slots, and a list of unknowns before it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.training.known_devices import Slot
 UNKNOWN = (
     "memory of its ranks, and whether they fit",
     "parameters, FLOPs and tokens",
-    "size of what it saves",
+    "size of its checkpoints",
 )
 
 
@@ -40,7 +40,7 @@ def plan_program(spec: JobSpec, *, slots: Collection[Slot] = ()) -> ProgramPlan:
 
 
 def program_options(spec: JobSpec, world_sizes: Iterable[int]) -> list[ResumeOption]:
-    """Return for each world size the one layout of a program, or why it cannot resume on it."""
+    """Return for each world size the only layout of a program, or why it cannot resume on it."""
     options = []
     for size in world_sizes:
         layout, reason = spec.layout(size), size_refusal(spec, size)
@@ -54,13 +54,13 @@ def program_options(spec: JobSpec, world_sizes: Iterable[int]) -> list[ResumeOpt
 
 
 def size_refusal(spec: JobSpec, world_size: int) -> str | None:
-    """Return why a program cannot resume on a number of slots; None where it can."""
+    """Return why a program cannot resume on a number of slots; None if it can."""
     program, own = _program(spec), spec.resources.world_size
     if program.resume != "same_world_size" or world_size == own:
         return None
     return (
-        f"world_size={world_size}, but program.resume='same_world_size' resumes on as many "
-        f"slots as before alone; legal: {own}"
+        f"world_size={world_size}, but program.resume='same_world_size' resumes only on the "
+        f"same number of slots; legal: {own}"
     )
 
 
@@ -74,15 +74,14 @@ def _warnings(spec: JobSpec, program: ProgramSection, slots: Collection[Slot]) -
     if program.resume == "never" and spec.retry.max_retries:
         yield Problem(
             pointer="/program/resume",
-            detail="resume='never': a retry begins the program again, and what it did before is "
-            "lost unless the program finds it itself; with 'any_world_size' or "
-            "'same_world_size' it goes on from what run.checkpoint saved",
+            detail="resume='never': a retry starts the program again, and earlier work is lost "
+            "unless the program finds it itself; with 'any_world_size' or 'same_world_size' it "
+            "continues from its last run.checkpoint",
         )
     if program.needs_checkpoint:
         yield Problem(
             pointer="/program/resume_arguments",
-            detail="resume_arguments name a checkpoint, and are left out as long as the job has "
-            "none",
+            detail="resume_arguments name a checkpoint, and are left out until the job has one",
         )
 
 

@@ -13,7 +13,7 @@ from trainyard.training.pipeline_schedule import in_flight
 
 @dataclass(frozen=True)
 class Part:
-    """The stages of one pipeline rank; the whole model where there is no pipeline."""
+    """The stages of one pipeline rank; the whole model without a pipeline."""
 
     layers: int
     """Transformer blocks."""
@@ -22,14 +22,15 @@ class Part:
     head: bool
     """Whether it holds final norm and head, and computes the loss."""
     blocks_in_flight: float
-    """Blocks whose backward is to come, counted once for each micro-batch."""
+    """Blocks that await backward, counted once for each micro-batch."""
     stages_in_flight: int
-    """Likewise stages."""
+    """Stages that await backward, counted once for each micro-batch."""
     heads_in_flight: int
-    """Likewise heads: the loss has computed their gradients, which wait too."""
+    """Heads that await backward, counted once for each micro-batch; their gradients, which the loss
+    has computed, wait too."""
 
     def parameters(self, counted: ParameterCount) -> int:
-        """Return how many parameters it has."""
+        """Return its number of parameters."""
         first = counted.embedding if self.embedding else 0
         last = counted.final_norm + counted.head if self.head else 0
         return first + self.layers * counted.block + last
@@ -73,10 +74,10 @@ def parts_of(spec: JobSpec, layout: Layout) -> list[Part]:
 
 
 def _heads(spec: JobSpec, layout: Layout, microbatches: int) -> int:
-    """Return how many micro-batches have passed the head forward and not yet backward.
+    """Return the number of micro-batches between forward and backward of the head.
 
     With GPipe that is all of them; otherwise each runs backward immediately. The interleaved
-    zero-bubble schedule defers the weights' half of p - 1 of them.
+    zero-bubble schedule defers the weight gradients of p - 1 micro-batches.
     """
     match spec.parallelism.pp_schedule:
         case "GPipe":

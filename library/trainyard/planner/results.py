@@ -22,7 +22,7 @@ class ParameterCount(RecordModel):
     """The parameters of a model, by part."""
 
     embedding: Count
-    """Token embedding; with tied embeddings it is the head too."""
+    """Token embedding; with tied embeddings also the head."""
     blocks: Count
     """Transformer blocks."""
     attention: Count
@@ -36,7 +36,7 @@ class ParameterCount(RecordModel):
     head: Count
     """Output matrix; 0 with tied embeddings."""
     total: Count
-    """All of them, each counted once."""
+    """Total, each parameter counted once."""
 
     @property
     def block(self) -> int:
@@ -50,21 +50,21 @@ class BatchPlan(RecordModel):
     global_batch_size: Count
     """Sequences in one optimizer step."""
     micro_batch_size: Count
-    """Sequences that one rank runs at once."""
+    """Sequences in one forward pass of a rank."""
     dp: Count
     """Data-parallel ranks."""
     micro_batches: Count
     """Micro-batches of one step, over all ranks."""
     rounds: Count
-    """Micro-batches that each rank runs in a step, those of weight zero included."""
+    """Micro-batches of each rank in a step, including those of weight zero."""
     idle_share: Share
-    """Share of the ranks' sequence slots that hold no sequence."""
+    """Share of the ranks' sequence slots without a sequence."""
     less_idle_micro_batch_size: Count | None
-    """Largest smaller micro-batch size with the least idle share; absent when none has less."""
+    """Largest smaller micro-batch size with the least idle share; absent if no size has less."""
 
 
 class PipelinePlan(RecordModel):
-    """Stages of the model, and how long ranks wait for each other."""
+    """Stages of the model, and waiting times of the ranks."""
 
     schedule: PipelineSchedule
     """The schedule."""
@@ -75,34 +75,34 @@ class PipelinePlan(RecordModel):
     runs: Annotated[int, Field(ge=1)]
     """Runs of the schedule in one step."""
     empty: Count
-    """Micro-batches of a step that hold no sequence and only fill up its last run."""
+    """Micro-batches of a step without a sequence, which only fill its last run."""
     bubble_share: Share
-    """Share of a run for which a rank waits, assuming equally long stages; with a zero-bubble
-    schedule also equally long forward and halves of backward."""
+    """Share of a run for which a rank waits, if all stages take equal time; with a zero-bubble
+    schedule also if forward and both halves of backward take equal time."""
 
 
 class MemoryEstimate(RecordModel):
     """Peak device memory of the fullest rank in a step."""
 
     peak_at: Literal["loss", "head", "block", "embedding"]
-    """The backward in which the peak occurs: that of the loss, the head, the last block or, at the
-    end, the embedding."""
+    """The backward with the peak: of the loss, the head, the last block or, at the end, the
+    embedding."""
     weights: Bytes
-    """The rank's shard of the stored float32 weights."""
+    """The rank's shard of the stored weights."""
     gradients: Bytes
-    """Accumulated gradients of earlier micro-batches; at the end of the step their shards."""
+    """Accumulated gradients of earlier micro-batches; their shards at the end of the step."""
     optimizer_states: Bytes
     """The rank's shard of both moments."""
     gathered: Bytes
-    """Unsharded weights and gradients of the layers that are being computed."""
+    """Unsharded weights and gradients of the active layers."""
     activations: Bytes
-    """Activations of one micro-batch that backward needs, saved or recomputed."""
+    """Activations that backward still needs, saved or recomputed."""
     logits: Bytes
-    """Logits of one micro-batch, their log-softmax and their gradients."""
+    """Logits of one chunk of tokens, and values that the loss derives from them."""
     slack: Bytes
     """Memory that the allocator reserves beyond the short-lived parts above."""
     total: Bytes
-    """All of them."""
+    """Sum of the parts."""
 
 
 StepPart = Literal["products", "elementwise", "update", "traffic", "host"]
@@ -115,12 +115,12 @@ class SpeedEstimate(RecordModel):
     step_seconds: Seconds
     """Time of a step."""
     tokens_per_second: Annotated[float, Field(ge=0, json_schema_extra={"unit": "tokens/s"})]
-    """Tokens of all ranks in a second."""
+    """Tokens per second, over all ranks."""
     spent_seconds: dict[StepPart, Seconds]
     """Time of a step by part: matrix products and attention, elementwise operations, the update,
-    traffic between ranks, and what the host needs beyond them. Waiting in a pipeline is within."""
+    traffic between ranks, and further time of the host. Waits in a pipeline are included."""
     memory_bytes: Bytes
-    """Peak of the fullest rank: the estimate, corrected by the runs of the hardware."""
+    """Peak of the fullest rank: the estimate, corrected by runs on the hardware."""
 
 
 class LayoutOption(RecordModel):
@@ -129,26 +129,26 @@ class LayoutOption(RecordModel):
     layout: Layout
     """The parallel axes."""
     name: str
-    """The layout in words, as in `HSDP 2x2`; of a program the number of its slots."""
+    """The layout in words, such as `HSDP 2x2`; for a program the number of slots."""
     batch: BatchPlan | None
-    """How the global batch is split; the job's own micro-batch size where that is legal. Absent for
-    a program."""
+    """Split of the global batch, with the job's own micro-batch size if it is legal. Absent for a
+    program."""
     pipeline: PipelinePlan | None
     """Its stages; absent without pipeline parallelism."""
     memory: MemoryEstimate | None
     """Peak memory of the fullest rank; absent for a program."""
     fits: bool | None
-    """Whether it is within the device's memory; absent when that is not known. After runs of the
-    hardware it is their corrected estimate with its margin."""
+    """Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
+    corrected estimate with its margin is compared."""
     speed: SpeedEstimate | None = None
     """Predicted step; absent for a program and for unknown hardware."""
 
 
 class RankedLayout(LayoutOption):
-    """A legal layout of a draft, to be written into it."""
+    """A legal layout for a draft of a spec, ready to be written into it."""
 
     resets: tuple[str, ...]
-    """Fields of `parallelism` that have their defaults on it: they were chosen for other sizes."""
+    """Fields of `parallelism` that are reset to their defaults: they were set for other sizes."""
 
 
 class ResumeOption(RecordModel):
@@ -157,31 +157,31 @@ class ResumeOption(RecordModel):
     world_size: Annotated[int, Field(ge=1)]
     """Slots."""
     layouts: tuple[LayoutOption, ...]
-    """Legal layouts, nearest to the job's own axes first; empty when there is none."""
+    """Legal layouts, nearest to the job's own axes first; may be empty."""
     more: Count = 0
-    """Number of further legal layouts, which are not listed."""
+    """Number of further legal layouts that are not listed."""
     reason: str | None
-    """Why no layout is legal; absent when one is."""
+    """Why no layout is legal; absent if there is one."""
 
 
 class Strategy(RecordModel):
     """Parallel axes for a size of model, with a preset to start from."""
 
     preset: str
-    """File of `examples/presets` without its ending."""
+    """File of `examples/presets`, without its suffix."""
     axes: tuple[str, ...]
     """Axes above 1, outermost first."""
     advice: str
-    """What to set, in words."""
+    """Settings to use, in words."""
     why: str
     """Reason."""
 
 
 class ProgramPlan(RecordModel):
-    """The plan of a job that runs a program, of which only its slots are known before it runs."""
+    """The plan of a program: only its slots are known before it runs."""
 
     kind: Literal["program"] = "program"
-    """What runs: a program."""
+    """Kind of job: a program."""
     world_size: Annotated[int, Field(ge=1)]
     """Slots."""
     layout: Layout
@@ -189,19 +189,19 @@ class ProgramPlan(RecordModel):
     name: str
     """The number of slots in words."""
     device: DeviceKind
-    """Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only."""
+    """Expected kind of slot: the spec's, else GPUs, unless all nodes have only CPUs."""
     steps: Count | None
-    """Steps in all; absent where the spec does not give them."""
+    """Total steps; absent if the spec does not give them."""
     command: tuple[str, ...]
-    """Words of the command of the first attempt."""
+    """Command of the first attempt, word by word."""
     unknown: tuple[str, ...]
-    """What cannot be known of a program before it runs."""
+    """Quantities that are unknown before it runs."""
     warnings: tuple[Problem, ...]
-    """Settings that are legal and probably unintended, each with its field."""
+    """Legal but probably unintended settings, each with its field."""
 
     @property
     def fits(self) -> None:
-        """Whether it is within the device's memory: not known."""
+        """Whether it fits into the device's memory: unknown."""
         return None
 
 
@@ -209,21 +209,21 @@ class Plan(RecordModel):
     """The plan of a job of the built-in trainer, computed from its spec alone."""
 
     kind: Literal["trainer"] = "trainer"
-    """What runs: the built-in trainer."""
+    """Kind of job: the built-in trainer."""
     world_size: Annotated[int, Field(ge=1)]
     """Slots."""
     layout: Layout
     """The parallel axes, resolved."""
     name: str
-    """The layout in words, as in `HSDP 2x2`."""
+    """The layout in words, such as `HSDP 2x2`."""
     device: DeviceKind
-    """Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only."""
+    """Expected kind of slot: the spec's, else GPUs, unless all nodes have only CPUs."""
     auto: AutoValues
-    """Value of each field that is `auto` on such slots; an attempt uses its own slots."""
+    """Value of each `auto` field on the expected kind of slot; an attempt uses its own slots."""
     strategy: Strategy
-    """Axes with which to start for a model of this size, whatever the spec has."""
+    """Recommended axes for a model of this size, independent of the spec's."""
     batch: BatchPlan
-    """How the global batch is split."""
+    """Split of the global batch."""
     pipeline: PipelinePlan | None
     """Its stages; absent without pipeline parallelism."""
     steps: Count
@@ -235,7 +235,7 @@ class Plan(RecordModel):
     parameters: ParameterCount
     """Parameters by part."""
     flops_per_token: Annotated[int, Field(ge=0, json_schema_extra={"unit": "FLOPs"})]
-    """Model FLOPs of forward and backward for one token, recomputation not counted."""
+    """Model FLOPs of forward and backward for one token, without recomputation."""
     flops_per_step: Annotated[int, Field(ge=0, json_schema_extra={"unit": "FLOPs"})]
     """Model FLOPs of one optimizer step, over all ranks."""
     total_flops: Annotated[int, Field(ge=0, json_schema_extra={"unit": "FLOPs"})]
@@ -243,28 +243,29 @@ class Plan(RecordModel):
     memory: MemoryEstimate
     """Peak memory of the fullest rank."""
     fits: bool | None
-    """Whether it is within the device's memory; absent when that is not known. After runs of the
-    hardware it is their corrected estimate with its margin."""
+    """Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
+    corrected estimate with its margin is compared."""
     speed: SpeedEstimate | None = None
     """Predicted step; absent for unknown hardware."""
     ranked: tuple[RankedLayout, ...] = ()
-    """Legal layouts of as many slots, those that fit first, then the fastest first; empty for
-    unknown hardware. The job's own is among them."""
+    """Legal layouts of the same number of slots, including the job's own. Layouts that fit come
+    first, the fastest first; empty for unknown hardware."""
     ranked_of: Count = 0
-    """Legal layouts that were compared; of them `ranked` lists the first."""
+    """Number of compared legal layouts; `ranked` lists the first of them."""
     calibration: Calibration | None = None
     """Coefficients behind the predictions, with their errors; absent for unknown hardware."""
     device_memory_bytes: Bytes | None = None
-    """Memory of the smallest slot, with which `fits` compares; absent when that is not known."""
+    """Memory of the smallest slot, which `fits` compares; absent if unknown."""
     checkpoint_bytes: Bytes
     """Size of one checkpoint: weights and optimizer states, each stored once."""
     checkpoints_kept: Count
-    """Largest number of checkpoints on storage at once, counted by steps."""
+    """Largest number of checkpoints on storage at the same time; saves on request are not
+    counted."""
     checkpoints_bytes: Bytes
-    """Size of all of them."""
+    """Size of `checkpoints_kept` checkpoints."""
     warnings: tuple[Problem, ...]
-    """Settings that are legal and probably unintended, each with its field."""
+    """Legal but probably unintended settings, each with its field."""
 
 
 AnyPlan = Annotated[Plan | ProgramPlan, Field(discriminator="kind")]
-"""The plan of a job of either kind."""
+"""The plan of a trainer job or a program."""

@@ -1,6 +1,6 @@
-"""The decision flow from a model to its parallel axes, which the presets follow.
+"""The decision flow from a model to its parallel axes; the presets follow it.
 
-`docs/strategy.md` is generated from `FLOW`; the first rule that applies is taken.
+`docs/strategy.md` is generated from `FLOW`; the first rule that applies counts.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from trainyard.spec.job import JobSpec
 
 BILLION = 10**9
 LONG_SEQUENCE = 32_768
-"""Tokens from which on the activations of one sequence outweigh the weights of a layer."""
+"""Sequence length above which the activations of a sequence outweigh the weights of a layer."""
 
 
 @dataclass(frozen=True)
 class StrategyRule:
-    """A question of the flow, and the strategy where its answer is yes."""
+    """A question of the flow, and the strategy if the answer is yes."""
 
     question: str
-    """In words, for a person."""
+    """The question in words, for people."""
     applies: Callable[[int, int], bool]
-    """The same for the number of parameters and the tokens of a sequence."""
+    """The answer, from the number of parameters and the tokens of a sequence."""
     strategy: Strategy
 
 
@@ -37,12 +37,12 @@ FLOW: tuple[StrategyRule, ...] = (
             axes=("cp",),
             advice='`cp` up to the ranks of a node, `activation_checkpoint.mode = "full"`; FSDP '
             "shards the weights over the same ranks",
-            why="Activations grow with the tokens of a sequence, and no other axis divides those "
-            "of attention without more sequences.",
+            why="Activations grow with the tokens of a sequence, and without more sequences no "
+            "other axis divides the activations of attention.",
         ),
     ),
     StrategyRule(
-        "Has the model more than 100 billion parameters?",
+        "Does the model have more than 100 billion parameters?",
         lambda parameters, _: parameters > 100 * BILLION,
         Strategy(
             preset="over_100b",
@@ -54,14 +54,14 @@ FLOW: tuple[StrategyRule, ...] = (
         ),
     ),
     StrategyRule(
-        "Has it more than 10 billion?",
+        "Does it have more than 10 billion?",
         lambda parameters, _: parameters > 10 * BILLION,
         Strategy(
             preset="from_10b_to_100b",
             axes=("dp_shard", "tp"),
             advice="`dp_shard` with `tp = 2` to 8 inside a node, `async_tp` where GPUs have NVLink",
-            why="A gathered layer and its activations no longer fit into what the shards leave; "
-            "ranks that share each matrix hold a part of both.",
+            why="A gathered layer and its activations no longer fit next to the shards; ranks that "
+            "share each matrix hold a part of both.",
         ),
     ),
     StrategyRule(
@@ -71,19 +71,19 @@ FLOW: tuple[StrategyRule, ...] = (
             preset="up_to_10b",
             axes=("dp_shard",),
             advice="`dp_shard` over the ranks of a node, `dp_replicate` over nodes",
-            why="16 bytes a parameter fit when eight ranks share them, and no matrix needs to be "
+            why="16 bytes per parameter fit when eight ranks share them, and no matrix needs to be "
             "cut.",
         ),
     ),
 )
-"""In order: the first rule that applies is taken."""
+"""Rules in order; the first that applies counts."""
 
 
 def choose_strategy(*, parameters: int, seq_len: int) -> Strategy:
     """Return the strategy for a model.
 
     Args:
-        parameters: those of the whole model.
+        parameters: number of parameters of the whole model.
         seq_len: tokens of a sequence.
     """
     return next(each.strategy for each in FLOW if each.applies(parameters, seq_len))

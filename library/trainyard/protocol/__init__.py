@@ -1,1 +1,1 @@
-"""What passes between the programs: REST views, worker messages, events, manifests."""
+"""Data that the programs exchange: REST views, worker messages, events, manifests."""

@@ -23,7 +23,7 @@ from trainyard.training.data_stream import Windows
 
 
 class Overrides(SpecModel):
-    """The settings that a resume may change; none of them affects what the job computes."""
+    """The settings that a resume may change without an effect on the result of the job."""
 
     parallelism: ParallelismSection | None = None
     """Other parallel axes."""
@@ -32,7 +32,7 @@ class Overrides(SpecModel):
     cpu_offload: bool | None = None
     """Whether weights, gradients and moments are kept in host memory."""
     activation_checkpoint: ActivationCheckpointSection | None = None
-    """What backward recomputes."""
+    """Activations that backward recomputes."""
     compile: CompileSection | None = None
     """torch.compile."""
     checkpoint: CheckpointSection | None = None
@@ -42,7 +42,7 @@ class Overrides(SpecModel):
     retry: RetrySection | None = None
     """What follows a failure."""
     steps: PositiveSteps | None = None
-    """More steps (or fewer) than submitted; the schedule stays as it was."""
+    """Another number of steps; the learning-rate schedule stays as it was."""
 
     def apply(self, spec: JobSpec) -> JobSpec:
         """Return the spec with these changes; the schedule's end is pinned as submitted."""
@@ -53,9 +53,9 @@ class Overrides(SpecModel):
         return changed.model_copy(update={"lr_schedule": pinned})
 
     def apply_but_schedule(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with these changes, where `lr_schedule` is of no matter.
+        """Return the spec with these changes, for callers that ignore `lr_schedule`.
 
-        Without a change, as most launches are, that is the spec itself: a round of the scheduler
+        Without a change, as in most launches, return the spec itself: a round of the scheduler
         calls this for every job.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
@@ -83,19 +83,19 @@ SINGLE_FIELDS = {
     "steps": "training.steps",
     "cpu_offload": "optimizer.cpu_offload",
 }
-"""Overrides of one field, and its place in the spec of a job of the built-in trainer."""
+"""Path in the spec of each override of a single field, for the built-in trainer."""
 OF_PROGRAMS = {"steps": "program.steps"}
-"""The same of a job that runs a program."""
+"""The same for a program."""
 SECTIONS_OF_PROGRAMS = ("checkpoint", "resources", "retry")
-"""Overrides of a whole section that a program has."""
+"""Overrides of a whole section that apply to programs."""
 SECTIONS = tuple(name for name in Overrides.model_fields if name not in SINGLE_FIELDS)
-"""Overrides of a whole section, which has the same name in the spec."""
+"""Overrides of a whole section, which have the section's name."""
 OVERRIDABLE = frozenset({*SECTIONS, *SINGLE_FIELDS.values(), *OF_PROGRAMS.values()})
 """Sections and fields of the spec that a resume may change."""
 
 
 def single_fields(spec: JobSpec) -> dict[str, str]:
-    """Return the overrides of one field that a job has, each with its place in the spec."""
+    """Return the path in the spec of each override of a single field that applies to a job."""
     return SINGLE_FIELDS if spec.program is None else OF_PROGRAMS
 
 
@@ -105,15 +105,15 @@ class NodeAllocation(SpecModel):
     node: Annotated[str, Field(min_length=1, max_length=200)]
     """Name of the node."""
     node_rank: Annotated[int, Field(ge=0)]
-    """Position among the attempt's nodes: global ranks begin on node rank 0, and are contiguous by
+    """Position among the attempt's nodes; global ranks start on node rank 0, and are contiguous by
     node."""
     slots: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
-    """Indices of the slots (GPU indices on a GPU node), one a rank; nodes of an attempt may hold
-    different numbers of them."""
+    """Indices of the slots (GPU indices on a GPU node), one for each rank. Nodes of an attempt may
+    have different numbers of slots."""
 
 
 class ResumePoint(SpecModel):
-    """The checkpoint from which an attempt resumes."""
+    """The parent checkpoint of an attempt."""
 
     checkpoint_id: str
     """Id of the checkpoint."""
@@ -126,11 +126,11 @@ class ResumePoint(SpecModel):
     parts: Parts = ALL_PARTS
     """Parts of it to load; all parts, unless the checkpoint belongs to another job."""
     allow_code_change: bool = False
-    """Whether the files of `model.code` may differ from those with which it was written."""
+    """Whether the files of `model.code` may have changed since the checkpoint was written."""
 
 
 class AttemptSpec(SpecModel):
-    """`attempt.json`: all that the trainer needs in addition to the job's spec.
+    """`attempt.json`: the trainer's input in addition to the job's spec.
 
     A bare launch has no such file and uses `AttemptSpec.bare` instead.
     """
@@ -149,21 +149,20 @@ class AttemptSpec(SpecModel):
     allocation: Annotated[tuple[NodeAllocation, ...], Field(strict=False)] = ()
     """The nodes, by node rank; empty for a bare launch."""
     resume: ResumePoint | None = None
-    """Where it resumes from; absent for a fresh start."""
+    """Checkpoint to load; absent for a fresh start."""
     begun_before: bool = False
-    """Whether ranks of an earlier attempt have begun; only of a job that runs a program."""
+    """Whether ranks of an earlier attempt have started; only for a program."""
     skip: Windows = ()
-    """Windows of the stream, start and end, that it skips in addition to those of its checkpoint;
-    each begins at the checkpoint's position or later."""
+    """Windows of the stream (start, end) to skip in addition to those of its checkpoint; each
+    starts at the checkpoint's position or later."""
     check_network: bool = False
-    """Whether its ranks do a short all-reduce between the nodes before all else; the same on each
-    node."""
+    """Whether its ranks start with a short all-reduce between the nodes; the same on each node."""
     roots: dict[str, str] = Field(default_factory=dict)
     """Absolute path of each named root on this node."""
     cache_dir: str | None = None
     """Folder of this node's token caches; `<run>/cache` when absent."""
     kernel_cache: str | None = None
-    """Archive of compiled kernels that such attempts of the node share; absent where none is."""
+    """Archive of compiled kernels that similar attempts on the node share; absent without one."""
 
     def node_of(self, rank: int) -> str | None:
         """Return the name of the node of a global rank; None in a bare launch."""

@@ -1,4 +1,4 @@
-"""Kinds of events, which are kept, and of notices, which live views alone need."""
+"""Kinds of events, which are stored, and of notices, which only live views need."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class EventKind(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """What changed; only live views need it, and the newest of each kind and part is enough."""
+    """What changed; live views need only the newest notice of each kind and part."""
 
     WAITING = "waiting"
     PHASE = "phase"
@@ -81,10 +81,11 @@ def _stored_by_any_version(schema: dict[str, Any]) -> None:
 
 
 class EventData(RecordModel):
-    """Details of one event or notice; each kind has a model of its own.
+    """Details of one event or notice; each kind has its own model.
 
     A writer sets declared fields only. A stored event of another version may lack fields that have
-    a default, and may hold further ones: the JSON Schema leaves the former optional and is open.
+    a default, and may have unknown fields. So the JSON Schema makes the former optional and allows
+    the latter.
     """
 
     model_config = ConfigDict(

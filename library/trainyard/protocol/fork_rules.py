@@ -40,7 +40,7 @@ def settle_parts(
         if requested is None:
             parts = tuple(part for part in parts if part != CheckpointPart.DATA)
         else:
-            detail = f"the data cannot continue at their position, because {', '.join(moved)}"
+            detail = f"the data cannot continue at its position, because {', '.join(moved)}"
             problems.append(Problem(pointer="/parts", detail=f"{detail}; leave data out"))
     old, new = before.training.weight_dtype, after.training.weight_dtype
     if old != new:
@@ -63,7 +63,7 @@ def guarantees(
     position: int,
     parts: Collection[CheckpointPart],
 ) -> tuple[Guarantee, ...]:
-    """Return which aspects continue exactly after a fork, and which do not.
+    """Return for each aspect whether it continues exactly after a fork.
 
     Args:
         before: the job that wrote the checkpoint.
@@ -86,7 +86,7 @@ def guarantees(
 def departures(
     before: JobSpec, after: JobSpec, parts: Collection[CheckpointPart]
 ) -> tuple[str, ...]:
-    """Return what makes the curve of a fork another one: parts left out, and changed fields.
+    """Return the reasons why a fork's curve differs: parts left out, and changed fields.
 
     Args:
         before: the job that wrote the checkpoint.
@@ -97,7 +97,7 @@ def departures(
 
 
 def same_steps(before: JobSpec, after: JobSpec, parts: Collection[CheckpointPart]) -> bool:
-    """Return whether each step of a fork holds the sequences that it holds in the other job."""
+    """Return whether each step of a fork holds the same sequences as in the other job."""
     changed = {found.field for found in differences(before, after)}
     batch = "training.global_batch_size" in changed
     return CheckpointPart.DATA in parts and not batch and all(map(keeps_order, changed))
@@ -118,7 +118,7 @@ def _other_shape(
 
 
 def _shape(spec: JobSpec) -> object:
-    """Return the settings that decide names and shapes of the weights."""
+    """Return the settings that determine names and shapes of the weights."""
     if spec.model.factory is not None:
         return spec.model.factory, spec.model.code, spec.model.arguments, spec.training.seq_len
     arch = spec.architecture
@@ -143,25 +143,25 @@ def _data(
     moved = [str(found) for found in different if not keeps_order(found.field)]
     why = f"other data or another order ({', '.join(moved)})" if moved else "data is left out"
     detail = (
-        f"continues at position {position}, with the sequences and the order of the other job"
+        f"continues at position {position}, with the same sequences in the same order"
         if holds
-        else f"{why}: begins at position 0 of this job's data"
+        else f"{why}: starts at position 0 of this job's data"
     )
     return Guarantee(name="data order", holds=holds, detail=detail)
 
 
 def _batch(different: Collection[Difference]) -> Guarantee:
     other = [str(d) for d in different if d.field == "training.global_batch_size"]
-    detail = f"steps hold other sequences ({other[0]})" if other else "each step holds as many"
+    detail = f"steps hold other sequences ({other[0]})" if other else "same number in each step"
     return Guarantee(name="global batch", holds=not other, detail=detail)
 
 
 def _curve(taken: Collection[CheckpointPart], different: Collection[Difference]) -> Guarantee:
     reasons = _departures(taken, different)
     detail = (
-        f"differs from that of the other job: {'; '.join(reasons)}"
+        f"differs from the other job's curve: {'; '.join(reasons)}"
         if reasons
-        else "that of the other job, continued, on any layout"
+        else "continues the other job's curve, on any layout"
     )
     return Guarantee(name="curve", holds=not reasons, detail=detail)
 

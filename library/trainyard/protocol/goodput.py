@@ -1,4 +1,4 @@
-"""Views of the goodput ledger (docs/goodput.md), and of what slows a job (docs/advice.md)."""
+"""Views of the goodput ledger (docs/goodput.md), and advice on slow jobs (docs/advice.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.spec.auto import DeviceKind
 
 
 class TimeCategory(StrEnum):
-    """What the time of a job or of a slot was spent on; docs/goodput.md has the source of each."""
+    """Use of the time of a job or of a slot; docs/goodput.md has the source of each category."""
 
     PRODUCTIVE = "productive"
     DATA_WAIT = "data_wait"
@@ -54,7 +54,7 @@ _OF_SLOTS_ALONE = (
 JOB_CATEGORIES = tuple(each for each in TimeCategory if each not in _OF_SLOTS_ALONE)
 """Categories of the time of a job."""
 SLOT_CATEGORIES = tuple(each for each in TimeCategory if each not in _WITHOUT_SLOTS)
-"""Categories of the time of a slot: those of the attempt that holds it, or why none does."""
+"""Categories of a slot's time: those of its attempt, or the reason why it has no attempt."""
 
 WORDS: Mapping[TimeCategory, str] = {
     TimeCategory.PRODUCTIVE: "productive steps",
@@ -96,13 +96,13 @@ class MeanTimeToFailure(RecordModel):
     """The failures of attempts, and their mean time to failure with its bounds."""
 
     failures: int
-    """Attempts that failed; preempted ones are none."""
+    """Attempts that failed; preempted attempts do not count."""
     mttf_seconds: float | None
-    """Mean time to failure: time of all attempts divided by their failures; null without one."""
+    """Mean time to failure: time of all attempts divided by failures; null without a failure."""
     mttf_lower_seconds: float | None
-    """Time below which it does not lie, with a confidence of 95 %; null without attempts."""
+    """Lower bound of it, with a confidence of 95 %; null without attempts."""
     mttf_upper_seconds: float | None
-    """Time above which it does not lie, with a confidence of 95 %; null without a failure."""
+    """Upper bound of it, with a confidence of 95 %; null without a failure."""
 
 
 class GoodputView(MeanTimeToFailure):
@@ -113,35 +113,35 @@ class GoodputView(MeanTimeToFailure):
     since: datetime
     """Submission."""
     until: datetime
-    """End of the job; the moment of the answer while it has none."""
+    """End of the job; the time of the answer while it has not ended."""
     wall_milliseconds: int
-    """Time between the two: the exact sum of the categories."""
+    """Time from `since` to `until`: the exact sum of the categories."""
     categories: tuple[CategoryTime, ...]
     """Every category once, also those without time."""
     goodput: float | None
-    """Productive share of the wall time; null where there is no wall time, and where steps were
-    reported without the time of any, as by a program that does not log `perf/step_seconds`."""
+    """Productive share of the wall time. Null without wall time, and if steps were reported without
+    their times, as by a program that does not log `perf/step_seconds`."""
     ettr: float | None
-    """Effective training time ratio; null before the job could run for a millisecond, and where
-    `goodput` is."""
+    """Effective training time ratio; null before the job could run for a millisecond, and if
+    `goodput` is null."""
 
 
 class IntervalOutcome(RecordModel):
-    """What becomes of a job with one save interval."""
+    """Outcome of a job with one save interval."""
 
     wall_milliseconds: int
     """From the submission to the end, or to now."""
     goodput: float | None
-    """Productive share of the wall time; null where there is no wall time."""
+    """Productive share of the wall time; null without wall time."""
     expected_ettr: float | None
-    """ETTR that a long run with these saves is expected to have, by the published formula; null as
-    recorded, without a failure and without saves."""
+    """Expected ETTR of a long run with these saves, by the published formula; null for the recorded
+    outcome, without a failure and without saves."""
     kept_steps: int
     """Steps that the job keeps."""
     lost_steps: int
-    """Steps that are taken again."""
+    """Steps that are repeated."""
     lost_milliseconds: int
-    """Their time."""
+    """Time of the lost steps."""
     save_stall_milliseconds: int
     """Time for which saves hold up training."""
 
@@ -152,17 +152,17 @@ class SaveIntervalWhatIf(RecordModel):
     job_id: str
     """Job."""
     recorded: IntervalOutcome
-    """As it was."""
+    """The recorded outcome."""
     interval_steps: int
-    """The requested steps between two saves; never when 0."""
+    """Requested steps between two saves; 0 disables saves."""
     replayed: IntervalOutcome | None
-    """With this interval; null before the first recorded step."""
+    """Outcome with this interval; null before the first recorded step."""
     best_interval_steps: int | None
-    """The interval of the highest goodput among those that were tried."""
+    """The tried interval with the highest goodput."""
     best: IntervalOutcome | None
-    """With the best interval."""
+    """Outcome with the best interval."""
     stall_seconds: float
-    """Mean time for which one save held up training; 0 where none is recorded."""
+    """Mean stall of training per save; 0 if none is recorded."""
     daly_interval_steps: int | None
     """Best interval by Daly's estimate from `stall_seconds` and the mean time to failure; null
     without a failure or a recorded stall."""
@@ -187,7 +187,7 @@ class DayOfSlots(RecordModel):
     slot_milliseconds: int
     """Slot-time of the day: the exact sum of its categories."""
     categories: tuple[SlotTime, ...]
-    """The categories that have time."""
+    """The categories that have time; they sum to `slot_milliseconds`."""
 
 
 class LosingJob(RecordModel):
@@ -198,53 +198,53 @@ class LosingJob(RecordModel):
     name: str
     """Its name."""
     lost_slot_milliseconds: int
-    """Slot-time of its steps that were taken again."""
+    """Slot-time of its repeated steps."""
     reason: FailureReason | None
-    """The most frequent reason of its failures; null where none is recorded."""
+    """The most frequent reason of its failures; null if none is recorded."""
     failures: int
-    """Its attempts that failed and were not preempted, in any time."""
+    """Its attempts that failed and were not preempted, over its whole life."""
 
 
 class ProjectSlotTime(RecordModel):
-    """The slot-time that the jobs of a project held."""
+    """Slot-time held by the jobs of a project."""
 
     project: str
     """Name of the project."""
     slot_milliseconds: int
-    """Slot-time that they held."""
+    """Held slot-time."""
     categories: tuple[SlotTime, ...]
-    """The categories that have time: they sum to it."""
+    """The categories that have time; they sum to `slot_milliseconds`."""
 
 
 class ClusterGoodputView(MeanTimeToFailure):
     """The slot-time of the cluster, or of the jobs of one project, by category.
 
-    Its failures and the time of attempts are those of jobs that are not deleted.
+    Failures and the time of attempts exclude deleted jobs.
     """
 
     since: datetime
-    """Beginning of the first day."""
+    """Start of the first day."""
     until: datetime
-    """End of the last day, or the moment of the computation, which serves a minute."""
+    """End of the last day, or the time of the computation, which is reused for a minute."""
     slot_milliseconds: int
-    """Slots that the nodes had, times the time for which they had them: the exact sum of the
-    categories. Of a project the slots that its jobs held."""
+    """Slots of the nodes, times the time for which they had them: the exact sum of the categories.
+    For a project: the slots that its jobs held."""
     categories: tuple[SlotTime, ...]
     """Every category once, also those without time."""
     goodput: float | None
-    """Productive share of the slot-time; null where there is none."""
+    """Productive share of the slot-time; null without slot-time."""
     failures_per_1000_node_days: float | None
-    """Failures by the days for which shares held their nodes, times 1,000; null without shares."""
+    """Failures per 1,000 days for which shares held their nodes; null without shares."""
     days: tuple[DayOfSlots, ...]
-    """Each day, the first one first."""
+    """The days, oldest first."""
     projects: tuple[ProjectSlotTime, ...]
-    """The projects whose jobs held slots, by name."""
+    """Projects with held slots, by name."""
     losing_jobs: tuple[LosingJob, ...]
-    """At most ten jobs, those with the most lost slot-time first."""
+    """At most ten jobs, the most lost slot-time first."""
 
 
 class Hindrance(StrEnum):
-    """What takes time from training; docs/advice.md has the rule of each."""
+    """Cause of lost training time; docs/advice.md has the rule of each."""
 
     DATA_WAIT = "data_wait"
     COLLECTIVES = "collectives"
@@ -261,7 +261,7 @@ class Hindrance(StrEnum):
 
 
 class Evidence(RecordModel):
-    """A figure of the records on which a finding rests."""
+    """A recorded figure that supports a finding."""
 
     name: str
     """Metric, or category of the goodput ledger."""
@@ -272,51 +272,51 @@ class Evidence(RecordModel):
 
 
 class AdviceFinding(RecordModel):
-    """One thing that slows a job."""
+    """One cause that slows a job."""
 
     hindrance: Hindrance
-    """What it is."""
+    """The cause."""
     words: str
-    """What the records show, as a sentence."""
+    """What the records show, in a sentence."""
     share: float
-    """Part of the time on slots, or of a recent step, that it takes, from 0 to 1."""
+    """Its share of the time on slots, or of a recent step, from 0 to 1."""
     evidence: tuple[Evidence, ...]
     """The figures."""
     field: str | None
-    """Field of the spec that changes it, as a path with dots; null where none does."""
+    """Dotted path of the spec field that changes it; null if no field does."""
     remedy: str
-    """What to change, as a sentence."""
+    """What to change, in a sentence."""
     gain: float | None
-    """Expected gain in kept steps per time on slots, 0.1 for a tenth; an upper bound of what the
-    remedy can bring. Null where the records cannot tell."""
+    """Upper bound of the gain in kept steps per time on slots, 0.1 for a tenth. Null if the records
+    do not show it."""
 
 
 class AdviceView(RecordModel):
-    """What slows a job, the costliest finding first."""
+    """Causes that slow a job, the costliest first."""
 
     job_id: str
     """Job."""
     attempt: int | None
-    """The attempt whose recent steps were read; null before the first recorded step."""
+    """The attempt of the recent steps; null before the first recorded step."""
     recent_steps: int
     """Steps that the recent means cover."""
     findings: tuple[AdviceFinding, ...]
-    """Findings; empty where nothing takes a noticeable part of the time."""
+    """Findings; empty if nothing takes a noticeable share of the time."""
 
 
 class HardwareCalibration(RecordModel):
-    """What finished runs taught of a kind of hardware."""
+    """Calibration of a kind of hardware from finished runs."""
 
     device: DeviceKind
     """Kind of slot."""
     fitted_at: datetime
-    """When the newest run was learned from."""
+    """When the newest run was included."""
     calibration: Calibration
-    """Coefficients, and how far they are off the runs."""
+    """Coefficients, and their error on the runs."""
 
 
 class CalibrationsView(RecordModel):
-    """The calibration of each kind of hardware that has finished runs."""
+    """Calibrations by kind of hardware; kinds without finished runs are omitted."""
 
     calibrations: tuple[HardwareCalibration, ...]
-    """The one with the most runs first."""
+    """The calibrations, the one with the most runs first."""

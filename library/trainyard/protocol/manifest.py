@@ -21,23 +21,23 @@ from trainyard.spec.sections.model import ModelSection
 from trainyard.training.data_stream import advanced
 
 INDEX = "index.json"
-"""How tensors are divided and which ranks write: the place of each chunk follows from it."""
+"""Index that gives the location of each chunk: how tensors are divided, and which ranks write."""
 DCP_METADATA = ".metadata"
-"""Index that DCP needs; the only one in checkpoints of older versions."""
+"""Index for DCP; the only index in checkpoints of older versions."""
 
 CheckpointId = Annotated[Text, Field(max_length=200)]
 """Id of a checkpoint in a record: `<job>.a<attempt>.step-<n>`."""
 
 
 class DataState(RecordModel):
-    """Position of the whole job in its data; no field depends on a rank."""
+    """Position of the job in its data; no field depends on a rank."""
 
     position: Annotated[int, Field(ge=0)] = 0
     """Index of the next sequence in the endless permuted stream."""
     consumed: Annotated[int, Field(ge=0)] = 0
-    """Sequences that were trained on."""
+    """Number of sequences trained on."""
     skipped: Annotated[tuple[tuple[int, int], ...], Field(strict=False)] = ()
-    """Windows of positions, start and end, that were skipped on purpose."""
+    """Windows of positions (start, end) that were skipped on purpose."""
     dataset_digest: str
     """Digest of files, tokenizer, `seq_len`, count and format version; a resume with another
     digest is rejected."""
@@ -75,37 +75,37 @@ class ManifestWriter(RecordModel):
     files: Annotated[int, Field(ge=0)]
     """Data files that it wrote."""
     write_seconds: Annotated[float, Field(ge=0)]
-    """Time in which it wrote them, including what it received from other ranks."""
+    """Time to write them, including shards received from other ranks."""
 
 
 class SaveSettled(EventData):
-    """Cost of a save for the training loop; known once the loop has observed the save's end."""
+    """Cost of a save for the training loop, known once the loop has seen that it ended."""
 
     checkpoint_id: CheckpointId
-    """Checkpoint that it wrote."""
+    """Checkpoint that the save wrote."""
     stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Total time for which training waited for it."""
+    """Total time for which training waited for the save."""
 
 
 class SaveFailed(EventData):
     """A save that failed for a transient reason: it is retried, and training continues."""
 
     kind: str
-    """Why it was saved: `interval`, `request`, `stop` or `final`."""
+    """Reason for the save: `interval`, `request`, `stop` or `final`."""
     message: Annotated[str, Cut(2_000)]
-    """What failed, with rank, path and cause."""
+    """The failure, with rank, path and cause."""
     tries: Annotated[int, Field(ge=1)]
-    """Saves that failed since the last one that did not."""
+    """Failed saves since the last successful one."""
     failing_since: AwareDatetime
     """When the first of these failures was noted."""
     next_try_at: AwareDatetime
-    """When the next try is due; it saves the step that is then current."""
+    """When the next try is due; it saves the step that is current then."""
     give_up_at: AwareDatetime
-    """When the last try is due; if that fails, the attempt ends (`give_up_after_seconds`)."""
+    """When the last try is due; if it fails, the attempt ends (`give_up_after_seconds`)."""
     saved_step: Annotated[int, Field(ge=0)]
     """Step of the last checkpoint; later steps are lost if the attempt ends now."""
     step: Annotated[int, Field(ge=0)]
-    """Completed optimizer steps at that moment."""
+    """Completed optimizer steps at the time of the failure."""
 
 
 class Manifest(RecordModel):
@@ -124,36 +124,37 @@ class Manifest(RecordModel):
     train_state: TrainState
     """Counters and data position."""
     start: TrainState | None = None
-    """Counters with which the attempt began; absent in checkpoints of older versions."""
+    """Counters at the start of the attempt; absent in checkpoints of older versions."""
     layout: Layout
-    """Layout that wrote it; any other one may load it."""
+    """Layout that wrote it; any other layout may load it."""
     seed: int
-    """Seed of the job; with the counters it is the complete random state."""
+    """Seed of the job; seed and counters are the complete random state."""
     spec_digest: str
     """Digest of the job's spec as submitted."""
     spec: JobSpec | None = None
-    """The effective spec, overrides included, without `env`; absent in checkpoints of older
+    """The effective spec, including overrides, without `env`; absent in checkpoints of older
     versions."""
     code_digest: str | None = None
-    """Digest of the files of `model.code`; absent without, and in checkpoints of older versions."""
+    """Digest of the files of `model.code`; absent without them, and in checkpoints of older
+    versions."""
     parent: CheckpointId | None
-    """Checkpoint from which the attempt resumed."""
+    """Parent checkpoint of the attempt."""
     kind: str
-    """Why it was saved: `preflight`, `interval`, `request`, `stop` or `final`."""
+    """Reason for the save: `preflight`, `interval`, `request`, `stop` or `final`."""
     param_dtype: Annotated[Text, Field(max_length=16)]
     """Type of the stored weights."""
     model: ModelSection | None = None
     """Section `model` of the spec; absent in checkpoints of older versions."""
     seq_len: Annotated[int, Field(ge=1)] | None = None
-    """Length in tokens of the sequences that it was trained on."""
+    """Length in tokens of the training sequences."""
     torch_version: str
-    """torch that wrote it."""
+    """Version of torch that wrote it."""
     save_seconds: float
-    """From the end of the step to the last byte of the data files."""
+    """Time from the end of the step to the last byte of the data files."""
     files: tuple[ManifestFile, ...]
     """Every data file and the indexes."""
     writers: tuple[ManifestWriter, ...] = ()
-    """The ranks that wrote tensors, in order; none in checkpoints of older versions."""
+    """The ranks that wrote tensors, in order; empty in checkpoints of older versions."""
 
     @property
     def step(self) -> int:
@@ -162,10 +163,10 @@ class Manifest(RecordModel):
 
     @property
     def disagreement(self) -> str | None:
-        """Return the inconsistency between the counters, or None where they agree.
+        """Return the inconsistency between the counters, or None if they agree.
 
         The position follows from the consumed sequences and the skipped windows. Steps, tokens
-        and sequences are compared from the attempt's start: a fork may begin with other ratios.
+        and sequences are compared from the attempt's start: a fork may start with other ratios.
         """
         state, data = self.train_state, self.train_state.data
         position = advanced(0, data.consumed, data.skipped)
@@ -188,7 +189,7 @@ class Manifest(RecordModel):
 
     @property
     def metadata_digest(self) -> str:
-        """Checksum of the index, which identifies the content in resume points and catalog.
+        """Checksum of the index; it identifies the content in resume points and catalog.
 
         Raises:
             ValueError: the manifest lists no index.
@@ -200,7 +201,7 @@ class Manifest(RecordModel):
 
     @property
     def index(self) -> str:
-        """File from which the place of each tensor follows; `.metadata` in older versions."""
+        """File that gives the location of each tensor; `.metadata` in older versions."""
         listed = {file.path for file in self.files}
         return DCP_METADATA if DCP_METADATA in listed and INDEX not in listed else INDEX
 
@@ -216,12 +217,12 @@ class Manifest(RecordModel):
 
     @property
     def write_seconds(self) -> float | None:
-        """Time of the slowest writer; none in checkpoints of older versions."""
+        """Time of the slowest writer; None in checkpoints of older versions."""
         return max((writer.write_seconds for writer in self.writers), default=None)
 
 
 def _saved_by(manifest: object) -> str:
-    """Return the tag of a manifest, parsed or not; those of the built-in trainer hold none."""
+    """Return the tag of a manifest, parsed or not; a manifest without one is the trainer's."""
     if isinstance(manifest, dict):
         return str(manifest.get("saved_by", "trainer"))
     return "program" if isinstance(manifest, ProgramManifest) else "trainer"
@@ -235,22 +236,22 @@ StoredManifest = Annotated[
 
 
 def parse_manifest(text: str | bytes) -> Manifest | ProgramManifest:
-    """Return the manifest that a JSON text holds.
+    """Parse a manifest from JSON text.
 
     Raises:
-        ValueError: the text holds none.
+        ValueError: the text is not a manifest.
     """
     found: Manifest | ProgramManifest = adapter(StoredManifest).validate_json(text)
     return found
 
 
 def manifest_of_event(data: Mapping[str, Any]) -> Manifest | ProgramManifest:
-    """Return the manifest that a line of `events.jsonl` carries, as plain JSON values.
+    """Parse the manifest in a line of `events.jsonl`, given as plain JSON values.
 
-    It is parsed from JSON text: parsing from Python values is strict, and would reject the texts
-    that stand for enums.
+    The values are converted to JSON text first: parsing from Python values is strict, and would
+    reject the strings of enums.
 
     Raises:
-        ValueError: the line carries no valid manifest.
+        ValueError: the line has no valid manifest.
     """
     return parse_manifest(json.dumps(data))

@@ -27,11 +27,11 @@ from trainyard.spec.storage_uri import Place, RootName, split_place
 TASK, PROGRESS, OUTCOME = "task.json", "progress.json", "outcome.json"
 
 MAX_TRIES = 3
-"""Claims of an operation whose lease may expire before it has failed."""
+"""Claims with an expired lease after which an operation has failed."""
 
 
 class OperationKind(StrEnum):
-    """What is done."""
+    """Kind of work."""
 
     VERIFY = "verify"
     """Compare every file with its checksum, then load every tensor."""
@@ -40,9 +40,9 @@ class OperationKind(StrEnum):
     DELETE = "delete"
     """Remove checkpoints from storage, the marker first."""
     EXPORT = "export"
-    """Write the weights as Hugging Face's libraries read them."""
+    """Write the weights in Hugging Face's format."""
     SAMPLE = "sample"
-    """Generate text with it."""
+    """Generate text from a prompt."""
     RECOVER = "recover"
     """Fence off a lost attempt and find its unreported commits."""
     BUILD = "build"
@@ -50,22 +50,22 @@ class OperationKind(StrEnum):
 
 
 LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})
-"""Kinds that only read a checkpoint: they are cancelled when it is to be deleted."""
+"""Kinds that only read a checkpoint; its deletion cancels them."""
 USES = frozenset({OperationKind.EXPORT, OperationKind.SAMPLE})
-"""Kinds with a result for a person: the checkpoint is kept until they have ended."""
+"""Kinds with a result for a person; the checkpoint is kept until they have ended."""
 
 REPEATED = frozenset({OperationKind.DELETE, OperationKind.SCRUB, OperationKind.RECOVER})
-"""Kinds that no person waits for, or whose effect cannot be taken back: one that fails is queued
-again until it succeeds or is cancelled. The others end with their failure, which a person or a job
-sees."""
+"""Kinds that no person waits for, or that cannot be undone. A failed operation of these kinds is
+queued again until it succeeds or is cancelled; other kinds end with their failure, which a person
+or a job sees."""
 
 EXPORTS = "exports"
-"""Folder of a storage root beneath which exports are written."""
+"""Folder for exports in a storage root."""
 SHARD_GIB = 4.0
 MAX_RECOVERED_BYTES = 512 * 1024
-"""Manifests that one report of a search carries, in all."""
+"""Most bytes of manifests in one report of a search."""
 SAMPLE_SECONDS = 120.0
-"""Time after which a sample ends with what it has."""
+"""Time after which a sample ends with the text so far."""
 
 WeightsType = Literal["float32", "bfloat16", "float16"]
 ExportName = Annotated[str, Field(pattern=NAME, max_length=150)]
@@ -78,13 +78,13 @@ class Verification(RecordModel):
     ok: bool
     """Whether it is complete and undamaged."""
     at: datetime
-    """When it was found."""
+    """Time of the result."""
     loaded_at: datetime | None = None
-    """When all of its tensors were last loaded; absent where only checksums were compared."""
+    """When all of its tensors were last loaded; absent if only checksums were compared."""
     loaded_on: int | None = None
-    """Ranks on which they were loaded."""
+    """Number of ranks that loaded them."""
     tensors: int | None = None
-    """Tensors that were loaded."""
+    """Number of loaded tensors."""
     fault: CheckpointFault | None = None
     """Kind of the fault."""
     message: ShortText | None = None
@@ -102,13 +102,13 @@ class ExportTask(SpecModel):
     root: RootName
     """Storage root of the target."""
     name: ExportName
-    """Its folder, in `exports` beneath that root."""
+    """Its folder, in `exports` below that root."""
     dtype: WeightsType
     """Type of the written weights."""
     shard_gib: ShardGib = SHARD_GIB
-    """Largest size of the tensors in one file; a larger tensor has a file of its own."""
+    """Largest total size of the tensors in one file; a larger tensor has its own file."""
     tokenizer: Place | None = None
-    """The Hugging Face tokenizer to export with them; absent for the byte tokenizer."""
+    """Hugging Face tokenizer to export with the weights; absent for the byte tokenizer."""
 
     @property
     def place(self) -> str:
@@ -132,10 +132,10 @@ class ExportResult(RecordModel):
 
 
 class SampleTask(SpecModel):
-    """Parameters of a text to generate."""
+    """Parameters of text generation."""
 
     spec: JobSpec
-    """Spec of the job, without its environment; gives model and tokenizer."""
+    """Spec of the job, without its environment, for model and tokenizer."""
     prompt: Prompt
     """The prompt."""
     max_tokens: DrawnTokens
@@ -152,7 +152,7 @@ class SampleEnd(StrEnum):
     END_OF_TEXT = "end_of_text"
     """The model ended the text."""
     MAX_TOKENS = "max_tokens"
-    """The requested number of tokens is drawn."""
+    """The requested number of tokens was generated."""
     TIME = "time"
     """It exceeded its time limit."""
 
@@ -163,7 +163,7 @@ class SampleResult(RecordModel):
     text: Annotated[str, Cut(200_000)]
     """The prompt and its continuation by the model."""
     tokens: int
-    """Tokens that were generated."""
+    """Number of generated tokens."""
     ended: SampleEnd
     """Why it ended."""
 
@@ -174,24 +174,24 @@ class RecoverTask(SpecModel):
     attempt: Annotated[int, Field(ge=1)]
     """Number of the attempt."""
     fence: Annotated[int, Field(ge=1)]
-    """Number to which the storage's fence is raised first; that of the next attempt."""
+    """New value of the storage's fence, raised first: the number of the next attempt."""
     after_step: Annotated[int, Field(ge=-1)]
-    """Its newest step in the catalog; -1 without one."""
+    """The attempt's newest step in the catalog; -1 without one."""
 
 
 EnvironmentDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""SHA-256 of all that an environment depends on."""
+"""SHA-256 of all inputs of an environment."""
 
 
 class BuildTask(SpecModel):
     """An environment to build."""
 
     digest: EnvironmentDigest
-    """Name of its request and its folder, beneath `environments` of the storage root."""
+    """Name of its request and of its folder, in `environments` of the storage root."""
 
 
 class OperationTask(RecordModel):
-    """What a node needs to carry an operation out."""
+    """Input of a node to execute an operation."""
 
     kind: OperationKind
     """What to do."""
@@ -202,9 +202,9 @@ class OperationTask(RecordModel):
     paths: tuple[str, ...]
     """Folders of the checkpoints, relative to the root."""
     whole_job: bool = False
-    """Whether all else in the job's folder is deleted too."""
+    """Whether the rest of the job's folder is deleted too."""
     checkpoint: ResumePoint | None = None
-    """The checkpoint to read, with the digest that its metadata must have."""
+    """The checkpoint to read, with the expected digest of its metadata."""
     export: ExportTask | None = None
     """Parameters of an export."""
     sample: SampleTask | None = None
@@ -250,16 +250,16 @@ class OperationProgress(RecordModel):
 
 
 class FailedTries(RecordModel):
-    """Failures in a row of an operation that is repeated."""
+    """Consecutive failures of a repeated operation."""
 
     count: Annotated[int, Field(ge=1)]
-    """How many there were."""
+    """Number of failures."""
     since: datetime
     """When it first failed."""
     reason: ShortText
     """Why it failed last."""
     next_at: datetime | None
-    """When it is tried again, at the earliest; absent where that is at once."""
+    """Earliest time of the next try; absent if it is now."""
 
 
 class OperationOutcome(RecordModel):
@@ -268,14 +268,14 @@ class OperationOutcome(RecordModel):
     outcome: Literal["succeeded", "failed"]
     """Whether the work was done; a verification that finds damage has succeeded."""
     message: ShortText
-    """Result in words, or why there is none."""
+    """Result in words, or the reason of the failure."""
     verification: Verification | None = None
     """Result of a verification or scrub."""
     files: Annotated[int, Field(ge=0, lt=2**62)] = 0
-    """Files that were deleted."""
+    """Number of deleted files."""
     export: ExportResult | None = None
     """Result of an export."""
     sample: SampleResult | None = None
     """Result of a sample."""
     commits: tuple[str, ...] = ()
-    """Texts of the manifests of the commits found, newest first."""
+    """Manifests of the commits found, as text, newest first."""

@@ -1,4 +1,4 @@
-"""Parses records that another process wrote: the dataclasses of `trainyard.run`, and models."""
+"""Parse records of other processes: the dataclasses of `trainyard.run`, and models."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pydantic import TypeAdapter
 Record = TypeVar("Record")
 
 adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-"""Return what parses a record and writes it; one for each class, because building it is slow."""
+"""Return the parser and writer of a record class, cached because building one is slow."""
 
 
 def parse_record(kind: type[Record], text: str | bytes) -> Record:
-    """Return the record that a JSON text holds.
+    """Parse a record from JSON text.
 
     Raises:
-        ValidationError: the text holds no such record.
+        ValidationError: the text is not such a record.
     """
     found: Record = adapter(kind).validate_json(text)
     return found
 
 
 def check_record(kind: type[Record], value: object) -> Record:
-    """Return the record that a parsed JSON value holds.
+    """Parse a record from a parsed JSON value.
 
     Raises:
-        ValidationError: the value is no such record.
+        ValidationError: the value is not such a record.
     """
     found: Record = adapter(kind).validate_python(value)
     return found

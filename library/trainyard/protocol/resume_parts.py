@@ -1,4 +1,4 @@
-"""Parts of a checkpoint that a new job may load, and what is inexact without the others."""
+"""Parts of a checkpoint that a new job may load, and the effects of leaving parts out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CheckpointPart(StrEnum):
     OPTIMIZER = "optimizer"
     """Both moments and the step counter of each parameter."""
     COUNTERS = "counters"
-    """Steps and tokens so far, which fix the position in the learning-rate schedule."""
+    """Steps and tokens so far, which determine the position in the learning-rate schedule."""
     DATA = "data"
     """Position in the data."""
 
@@ -31,10 +31,10 @@ WITHOUT = {
     "those of a fresh start",
     CheckpointPart.COUNTERS: "steps and tokens are counted from 0, and the learning-rate schedule "
     "starts again",
-    CheckpointPart.DATA: "the data begin at position 0: sequences that were trained on "
-    "are repeated, and no window is skipped",
+    CheckpointPart.DATA: "the data starts at position 0: sequences are repeated that were "
+    "trained on, and no window is skipped",
 }
-"""The inexactness that results when a part is not loaded."""
+"""Effect of leaving out a part."""
 
 
 def _legal(parts: tuple[CheckpointPart, ...]) -> tuple[CheckpointPart, ...]:
@@ -49,11 +49,11 @@ Parts = Annotated[
     tuple[Annotated[CheckpointPart, Field(strict=False)], ...],
     Field(strict=False, max_length=4, json_schema_extra={"minItems": 1}), AfterValidator(_legal),
 ]  # fmt: skip
-"""Parts to load, in order: `model`, and any of the others (`data` with `counters`)."""
+"""Parts to load, in order: `model`, and any of the others (`data` only with `counters`)."""
 
 
 def parts_not_loaded(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
-    """Return what is inexact after a load of these parts; nothing after a load of all."""
+    """Return the effects of each part that is not loaded; empty if all are loaded."""
     taken = set(parts)
     return tuple(f"without {part}: {text}" for part, text in WITHOUT.items() if part not in taken)
 

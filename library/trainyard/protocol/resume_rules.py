@@ -1,4 +1,4 @@
-"""Which fields of a spec may differ from those under which a checkpoint was written."""
+"""Fields of a spec that may differ from the spec of a loaded checkpoint."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ WITHOUT_EFFECT = frozenset(
         "training.tensorboard",
     }
 )
-"""Sections and fields that do not affect the weights, although no resume overrides them."""
+"""Sections and fields that no resume overrides and that do not affect the weights."""
 SCHEDULE_END = frozenset({"lr_schedule.total_steps", "lr_schedule.total_tokens"})
-"""Two forms of the end of the schedule, which is compared in tokens."""
+"""The two fields for the end of the schedule, which is compared in tokens."""
 MAY_CHANGE = WITHOUT_EFFECT | OVERRIDABLE
-"""Sections and fields that may differ; a field that is not listed here may not."""
+"""Sections and fields that may differ; no other field may."""
 SAME_ORDER = frozenset({"data.document_masks", "data.prefetch_batches"})
-"""Fields of the section `data` that leave the sequences and their order as they are."""
+"""Fields of the section `data` that do not change the sequences and their order."""
 ORDER_FIELDS = (
     *(f for name in DataSection.model_fields if (f := f"data.{name}") not in SAME_ORDER),
     *("training.seq_len", "training.seed"),
 )
-"""Fields that decide the sequences and their order: with one of them changed, a position in the
-data denotes another sequence."""
+"""Fields that determine the sequences and their order: if one changes, a position in the data
+denotes another sequence."""
 SHOWN_CHARACTERS = 100
 
 
 class Difference(RecordModel):
-    """A field whose value differs between two specs."""
+    """A field that differs between two specs."""
 
     field: str
     """Path, such as `training.steps`."""
     before: Any
     """Value in the first spec."""
     after: Any
-    """Value in the second one."""
+    """Value in the second spec."""
 
     def __str__(self) -> str:
         return f"{self.field}: {_shown(self.before)} -> {_shown(self.after)}"
 
 
 def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the fields that affect the result and differ between two specs."""
+    """Return the differences between two specs that affect the result."""
     found = [each for each in _fields(before, after) if not _may_change(each.field)]
     effective = [_effective(each, before, after) for each in found]
     if before.schedule_tokens != after.schedule_tokens:
@@ -72,7 +72,7 @@ def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
 
 
 def harmless_differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the fields that differ between two specs and do not affect the result."""
+    """Return the differences between two specs that do not affect the result."""
     found = (each for each in _fields(before, after) if _may_change(each.field))
     return tuple(each for each in found if each.field not in SCHEDULE_END)
 
@@ -85,7 +85,7 @@ def keeps_order(field: str) -> bool:
 def _fields(before: JobSpec, after: JobSpec) -> Iterator[Difference]:
     """Yield each field of each section that differs."""
     names = JobSpec.model_fields.keys() - set(LABELS)
-    # Of two specs of which one was derived from the other, most sections are the same objects.
+    # If one spec was derived from the other, most sections are the same objects.
     other = {name for name in names if getattr(before, name) is not getattr(after, name)}
     old = before.model_dump(mode="json", include=other)
     new = after.model_dump(mode="json", include=other)
@@ -106,7 +106,7 @@ def _may_change(field: str) -> bool:
 
 
 def _effective(found: Difference, before: JobSpec, after: JobSpec) -> Difference:
-    """Return a difference of the section `model` with the size's own values for absent fields."""
+    """Replace absent values of the section `model` by the size's own values."""
     section, _, name = found.field.partition(".")
     if section != "model":
         return found

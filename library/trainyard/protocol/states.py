@@ -1,4 +1,4 @@
-"""States of jobs, attempts, attempt-nodes, operations and requests for nodes, and the legal moves.
+"""States of jobs, attempts, attempt-nodes, operations and requests for nodes; legal transitions.
 
 docs/lifecycle.md and docs/sources.md describe them; `server/core/lifecycle.py` is the only module
 that applies them.
@@ -57,7 +57,7 @@ class OperationState(StrEnum):
 
 
 class NodeRequestState(StrEnum):
-    """State of a request for nodes of a source."""
+    """State of a request to a source for nodes."""
 
     WANTED = "wanted"
     PENDING = "pending"
@@ -149,5 +149,5 @@ NODE_REQUEST_MOVES: Mapping[NodeRequestState, frozenset[NodeRequestState]] = {
 
 
 def sources(moves: Mapping[State, frozenset[State]], target: State) -> frozenset[State]:
-    """Return the states from which `target` may be reached: the guard of its UPDATE."""
+    """Return the states that may move to `target`: the guard of its UPDATE."""
     return frozenset(state for state, targets in moves.items() if target in targets)

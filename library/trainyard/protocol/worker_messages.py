@@ -33,15 +33,15 @@ MAX_REPORT_BYTES = 4 * 1024 * 1024
 """Largest report body that the server reads."""
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
-"""Limit of one chunk in decompressed bytes; all chunks of a report may have four times that."""
+"""Limit of one chunk in decompressed bytes; all chunks of a report may have four times as many."""
 MAX_ASKED = 500
-"""Jobs of one `EndedJobsRequest`."""
+"""Most jobs in one `EndedJobsRequest`."""
 
 NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
 EVENT_FILES = "event_files"
-"""Metrics that a supervisor makes of the event files of a program."""
+"""Metrics that a supervisor reads from a program's event files."""
 ARTIFACTS = "artifacts"
-"""`ArtifactLine`s of a supervisor, of each node."""
+"""`ArtifactLine`s of the supervisor of each node."""
 SPOOL_FILE_PATTERN = rf"^(metrics|events|{EVENT_FILES}|{ARTIFACTS}|(metrics|log):\d{{1,9}})$"
 
 
@@ -64,12 +64,12 @@ class Hardware(RecordModel):
     memory_bytes: Annotated[int, Field(ge=0)]
     """Memory of the host."""
     isolation: Isolation = "none"
-    """Isolation of ranks from the node's own files: `user`, a Unix user for each attempt;
-    `namespace`, the same with users of a user namespace; or `none`, where code of a job can read
-    the node's token."""
+    """Isolation of ranks from the node's own files. `user`: a Unix user for each attempt.
+    `namespace`: the same with users of a user namespace. `none`: code of a job can read the node's
+    token."""
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=MAX_ACCELERATORS)] = ()
-    """The device of each slot, in the order of the slots; empty on a node of CPU slots, and for a
-    worker that does not list them."""
+    """The device of each slot, in the order of the slots; empty on a node with CPU slots, and from
+    a worker that does not list devices."""
     driver: Annotated[Text, Field(max_length=100)] | None = None
     """Version of the accelerators' driver."""
 
@@ -81,7 +81,7 @@ class WorkerIdentity(RecordModel):
     """
 
     folder: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    """Id of the data folder; a copy of the folder has another one."""
+    """Id of the data folder; a copy of the folder has another id."""
     boot_id: Annotated[str, Field(pattern=r"^[0-9a-f-]{8,64}$")]
     """Boot id of the kernel."""
 
@@ -98,7 +98,7 @@ class Registration(RecordModel):
     hardware: Hardware
     """Its hardware."""
     roots: dict[str, str]
-    """Name of each storage root that it sees, and the UUID found there."""
+    """UUID of each storage root that it sees, by name."""
     worker: WorkerIdentity
     """The sender."""
     version: str
@@ -106,21 +106,21 @@ class Registration(RecordModel):
     labels: Labels = Field(default_factory=dict)
     """Labels from the worker's settings."""
     inbox: Literal["broker", "server"] = "broker"
-    """Whence it takes messages: from its queue at the broker, or by long polls of the server."""
+    """Source of its messages: its queue at the broker, or long polls of the server."""
     pilot: PilotIdentity | None = None
-    """The life of the pilot that the worker is; absent outside an allocation of a source."""
+    """Identity of the pilot if the worker is one; absent outside an allocation of a source."""
 
 
 class RegistrationReply(RecordModel):
     """The answer to a registration."""
 
     node_token: str | None
-    """Token of the node, sent once, when it joined; absent when it registered with its own."""
+    """Token of the node, sent once when it joins; absent if it registered with its own token."""
     heartbeat_seconds: float
     """Period in which the worker sends heartbeats."""
     slots: tuple[str, ...] = ()
-    """UUID of the device of each slot, where the server numbers them in another order than the
-    registration: attempts hold slots of this node, whose numbers stay."""
+    """UUID of the device of each slot, if the server's order differs from the registration's:
+    while attempts hold slots of this node, slots keep their numbers."""
 
 
 class Identity(RecordModel):
@@ -137,12 +137,12 @@ class Identity(RecordModel):
 
 
 class ClockReading(RecordModel):
-    """The clock of a node compared with that of the database, by one heartbeat."""
+    """Comparison of a node's clock with the database's clock, from one heartbeat."""
 
     skew_seconds: Annotated[float, Field(allow_inf_nan=False)]
-    """The node's clock less the database's, in the middle of the round trip."""
+    """The node's clock minus the database's, in the middle of the round trip."""
     error_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Half of the round trip: the true difference is at most so far from `skew_seconds`."""
+    """Half of the round trip: the largest error of `skew_seconds`."""
 
 
 class NodeHeartbeat(RecordModel):
@@ -153,35 +153,35 @@ class NodeHeartbeat(RecordModel):
     node: NodeName
     """Its name."""
     supervised: tuple[str, ...] = ()
-    """Ids of attempts whose supervisor lives on this node."""
+    """Ids of attempts with a live supervisor on this node."""
     worker: WorkerIdentity
     """The sender."""
     gone: tuple[str, ...] = ()
     """Ids of attempts that this node claimed and that have neither a process in the sender's data
-    folder nor a last report. The server decides whether that proves their end
+    folder nor a last report. The server decides whether this proves their end
     (docs/lifecycle-failures.md, 48)."""
     notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
     """Reason for the machine's announced shutdown; absent without one."""
     sample: NodeSample | None = None
-    """How the node fares; absent where a worker takes no samples."""
+    """State of the node; absent if the worker takes no samples."""
     clock: ClockReading | None = None
-    """The clock of the node, by the last heartbeat that was answered; absent before one."""
+    """The node's clock at the last answered heartbeat; absent before the first answer."""
     ends_at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """End of the node's allocation, Unix time; absent where none is known."""
+    """End of the node's allocation, Unix time; absent if unknown."""
 
 
 class NodeHeartbeatReply(RecordModel):
     """The answer to a worker's heartbeat."""
 
     expected: tuple[str, ...]
-    """Ids of live attempts that this node has claimed according to the server; the worker proves
+    """Ids of live attempts that this node has claimed according to the server; the worker checks
     which of them have ended."""
     time: float
-    """The database's clock at this answer, Unix time. All servers share it."""
+    """The database's clock, which all servers share, at this answer, Unix time."""
 
 
 class EndedJobsRequest(RecordModel):
-    """Jobs that a node has run directories of."""
+    """Jobs with run directories on a node."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
@@ -192,7 +192,7 @@ class EndedJobsRequest(RecordModel):
 
 
 class EndedJobsReply(RecordModel):
-    """Which of the jobs need none of their run directories."""
+    """Jobs that no longer need their run directories."""
 
     ended: tuple[str, ...]
     """Ids of the jobs that have ended or are unknown."""
@@ -208,9 +208,9 @@ class Claim(RecordModel):
     worker: WorkerIdentity
     """The sender."""
     secret: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{43}$")] | None = None
-    """256 random bits in base64, new for each launch, of which the token for the reports is made:
-    a claim that is repeated after a lost answer has the same one, and is granted again. Absent
-    from claims of operations."""
+    """256 random bits in base64, new for each launch; the token for reports is derived from them.
+    A claim that is repeated after a lost answer has the same secret, and is granted again. Absent
+    in claims of operations."""
 
 
 class ClaimReply(RecordModel):
@@ -219,7 +219,7 @@ class ClaimReply(RecordModel):
     spec: JobSpec
     """The job's spec."""
     attempt: AttemptSpec
-    """The attempt, without roots, which are the node's own."""
+    """The attempt, without roots: each node has its own."""
     attempt_token: str
     """Token for the reports of this attempt on this node."""
     node_rank: int
@@ -239,25 +239,24 @@ class Chunk(RecordModel):
 
     The server drops bytes that it already has. After a gap it stores nothing, and its reply names
     the offset at which to continue. It rejects a whole report (422) with a damaged chunk, a
-    partial line or an unreadable line. An unreadable line of a file that is no log and is *alone*
-    in its chunk is skipped and acknowledged, with an event. After a 422 a sender therefore sends
-    one line of these files at a time until it is past the fault, so that no line blocks it for
-    ever.
+    partial line or an unreadable line. Except in logs, an unreadable line that is *alone* in its
+    chunk is skipped and acknowledged, with an event. So after a 422 a sender sends these files
+    line by line until it is past the fault, and no line blocks it for ever.
     """
 
     file: Annotated[str, Field(pattern=SPOOL_FILE_PATTERN)]
-    """`metrics`, `events`, `metrics:<process of a program>`, `event_files` (metrics made of them),
-    `artifacts` (what a node's processes logged, by name), or `log:<global rank>`."""
+    """`metrics`, `events`, `metrics:<process of a program>`, `event_files` (metrics from them),
+    `artifacts` (artifacts that a node's processes logged), or `log:<global rank>`."""
     start: Annotated[int, Field(ge=0)]
     """Offset of the first byte."""
     end: Annotated[int, Field(ge=0)]
-    """Offset after the last byte; all but logs end with a whole line."""
+    """Offset after the last byte; all files except logs end with a whole line."""
     content: str
     """The bytes, zlib-compressed and in base64."""
 
 
 class Report(RecordModel):
-    """Report of a supervisor: all that is new since its last acknowledged report."""
+    """Report of a supervisor: everything new since its last acknowledged report."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
@@ -272,13 +271,13 @@ class Report(RecordModel):
     provenance: dict[str, object] | None = None
     """`provenance.json`, once."""
     facts: RunFacts | None = None
-    """`facts.json` of a program where it has changed."""
+    """`facts.json` of a program if it has changed."""
     chunks: Annotated[tuple[Chunk, ...], Field(max_length=256)] = ()
     """New bytes of the run directory's files."""
     answers: dict[str, RequestAnswer] = Field(default_factory=dict)
     """Answers to requests, by request id."""
     unusable: UnusableDevices = Field(default_factory=dict)
-    """Devices of the share that could take no ranks at its launch."""
+    """Devices of the share that were unusable at its launch."""
     exit: ExitRecord | None = None
     """The last report: everything has ended, and every byte was acknowledged or dropped."""
 
@@ -296,22 +295,22 @@ class ReportReply(RecordModel):
     """Reply to a report: desired state, requests and stored offsets."""
 
     acknowledged: dict[str, int]
-    """Offset up to which the bytes of each file named in the report are stored."""
+    """Stored bytes (end offset) of each file in the report."""
     desired: DesiredState
     """Desired state of the attempt; repeated in every reply until it ends."""
     requests: tuple[PendingRequest, ...] = ()
     """Requests without an answer."""
     shells: tuple[ShellOrder, ...] = ()
-    """Commands of people that the supervisor has not started."""
+    """Shell commands of people that the supervisor has not started."""
 
 
 class LaunchMessage(RecordModel):
-    """The Celery message: ids only. It grants nothing: only a claim does."""
+    """The Celery message of a launch: ids only. It grants nothing; only a claim does."""
 
     attempt_id: str
     """Id of the attempt."""
     node: NodeName
-    """Node that is to claim it."""
+    """Node that must claim it."""
 
 
 class OperationMessage(RecordModel):
@@ -320,7 +319,7 @@ class OperationMessage(RecordModel):
     operation_id: str
     """Id of the operation."""
     node: NodeName
-    """Node that is to claim it."""
+    """Node that must claim it."""
 
 
 class OperationClaimReply(RecordModel):

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written under another name, renamed last."""
+"""Atomic writes: files and folders are written under another name and renamed last."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 LOCK = ".lock"
-"""What the name of a draft's lock adds to that of the draft."""
+"""Suffix of a draft's lock file."""
 TARGET_EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-# Some network file systems reject fsync of a folder: there, names are as durable as they get.
+# Some network file systems reject fsync of a folder; names cannot be made more durable there.
 NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
 
 
 def replace_file(
     path: PurePath, content: str | bytes, *, mode: int = 0o644, durable: bool = True
 ) -> None:
-    """Write a file, atomically in place of an existing one.
+    """Write a file atomically, replacing an existing one.
 
     Args:
         path: the file; a symbolic link of that name is replaced, not followed.
@@ -54,14 +54,14 @@ def replacing(path: PurePath, *, mode: int = 0o644, durable: bool = True) -> Ite
                 os.fsync(file.fileno())
         draft.replace(path)
     finally:
-        draft.unlink(missing_ok=True)  # a full disk is not left full
+        draft.unlink(missing_ok=True)  # free the space: the disk may be full
 
 
 def create_file(path: PurePath, content: str | bytes, *, mode: int = 0o644) -> bool:
     """Write a file durably unless it exists; return whether it was written.
 
-    Of several processes that try at once, on one machine or many, one succeeds, and none reads
-    half a file.
+    If several processes on any machines try at the same time, one succeeds, and none reads a
+    partial file.
 
     Raises:
         OSError: the system refuses.
@@ -82,9 +82,9 @@ def create_file(path: PurePath, content: str | bytes, *, mode: int = 0o644) -> b
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill, which becomes `path`, durably, when the block ends without an error.
+    """Yield a folder to fill; rename it to `path`, durably, when the block ends without an error.
 
-    Folders that killed processes left are removed first, and none that is being filled.
+    Leftover folders of killed processes are removed first; folders of live processes stay.
 
     Args:
         path: the folder; absent or empty. Its parents are created.
@@ -128,9 +128,9 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def _draft(path: PurePath) -> Path:
-    """Return a name that no other process can foresee: ranks may write into the same folder.
+    """Return a name that no other process can predict: ranks may write into the same folder.
 
-    It ends in no suffix by which readers find files, such as `.json`.
+    It has no suffix that readers search for, such as `.json`.
     """
     return Path(path).with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
@@ -142,16 +142,16 @@ def _create(draft: Path, mode: int) -> BinaryIO:
 
 @contextmanager
 def _locked_draft(path: Path) -> Iterator[Path]:
-    """Yield the place of a draft that no other process removes while the block runs.
+    """Yield the path of a draft that no other process removes while the block runs.
 
-    A file next to it is locked, and the system unlocks it when the process ends, however it ends.
+    A file next to it is locked; the system unlocks it when the process ends for any reason.
     """
     while True:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         lock = draft.with_name(draft.name + LOCK)
         with _create(lock, 0o644) as file:
             if not _took(file.fileno()):
-                continue  # another process has found it before it was locked, and removes it
+                continue  # another process found it before it was locked, and removes it
             try:
                 yield draft
             finally:
@@ -163,33 +163,33 @@ def _remove_leftovers(path: Path) -> None:
     """Remove the drafts of processes that have ended."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial{re.escape(LOCK)}")
     for lock in [found for found in path.parent.iterdir() if name.fullmatch(found.name)]:
-        # Where a file system has no locks, nothing shows that its process has ended.
+        # Without locks on the file system, nothing shows that the process has ended.
         with suppress(OSError), _opened(lock) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(lock.with_suffix(""), lock)
 
 
 def _remove(draft: Path, lock: Path) -> None:
-    """Remove a draft and its lock, which stays as long as anything of the draft does."""
+    """Remove a draft, and its lock last: the lock stays if a part of the draft stays."""
     shutil.rmtree(draft, ignore_errors=True)
     if not draft.exists():
         lock.unlink(missing_ok=True)
 
 
 def _took(descriptor: int) -> bool:
-    """Lock a new file; return False where another process has locked or removed it."""
+    """Lock a new file; return False if another process has locked or removed it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True  # no locks here, so that no process removes the draft
+        return True  # without locks no process removes the draft
     return os.fstat(descriptor).st_nlink > 0
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    # For writing: NFS grants an exclusive lock only then.
+    # NFS grants an exclusive lock only if the file is open for writing.
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor

@@ -1,4 +1,4 @@
-"""The order to stop, and the requests and answers that pass through a run directory."""
+"""Control files of a run directory: the order to stop, requests and answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.run.records import Request, RequestAnswer
 REQUEST_SUFFIX = ".json"
 ANSWER_SUFFIX = ".answer.json"
 LONGEST_DEADLINE = 64
-"""Most bytes of `stop` that are read."""
+"""Most bytes to read of `stop`."""
 
 
 def order_stop(run: RunDirectory, *, deadline: float | None = None) -> None:
@@ -25,13 +25,14 @@ def order_stop(run: RunDirectory, *, deadline: float | None = None) -> None:
 
     Args:
         run: the run directory.
-        deadline: Unix time after which the processes may be gone: no save is begun that does not
-            fit. An order without one stays as it is, and one with another is replaced.
+        deadline: Unix time after which the processes may be gone; a save that cannot end before is
+            not started. An existing order without a deadline stays; an order with another
+            deadline is replaced.
 
     Raises:
         OSError: the system refuses.
     """
-    # Neither writes through a link that a rank may have put there.
+    # Neither branch writes through a link that a rank may have put there.
     if deadline is None:
         create_file(run.stop, "")
     elif stop_deadline(run) != deadline:
@@ -39,9 +40,10 @@ def order_stop(run: RunDirectory, *, deadline: float | None = None) -> None:
 
 
 def stop_deadline(run: RunDirectory) -> float | None:
-    """Return the deadline of an order to stop; None without one, or without an order.
+    """Return the deadline of an order to stop; None without a deadline or an order.
 
-    A rank can put a pipe, a link or a file of any size there: neither is waited for nor followed.
+    A rank can put a pipe, a link or a file of any size there: the function never waits for a pipe,
+    follows a link or reads a large file.
     """
     try:
         with os.fdopen(open_plain(run.stop), "rb") as file:
@@ -52,7 +54,7 @@ def stop_deadline(run: RunDirectory) -> float | None:
 
 
 def should_stop(run: RunDirectory) -> bool:
-    """Return whether the trainer is to save and end."""
+    """Return whether the trainer must save and end."""
     return run.stop.exists()
 
 
@@ -68,7 +70,7 @@ def post_request(run: RunDirectory, request_id: str, request: Request) -> None:
 
 
 def request_files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
-    """Yield id and file of every request, ordered by id, answered or not."""
+    """Yield id and file of every request, answered or not, ordered by id."""
     for path in sorted(run.requests.glob(f"*{REQUEST_SUFFIX}")):
         if not path.name.endswith(ANSWER_SUFFIX):
             yield path.name.removesuffix(REQUEST_SUFFIX), path

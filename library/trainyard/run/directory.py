@@ -8,12 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 
 STACKS_SIGNAL = signal.SIGUSR1
-"""Signal at which a rank writes the Python stacks of all its threads to its log, and its
-`RankPosition`, and continues."""
+"""On this signal a rank writes its `RankPosition`, and the Python stacks of all its threads to its
+log, and continues."""
 
 
 class Entry:
-    """A path in a run directory, by its name there."""
+    """A path in a run directory, by name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,24 +34,24 @@ class RunDirectory:
     attempt = Entry("attempt.json")
     """Layout, overrides, allocation and resume point; absent for a bare launch."""
     metrics = Entry("metrics.jsonl")
-    """One `MetricRecord` a step and a late validation, on the node of global rank 0."""
+    """A `MetricRecord` for each step and each late validation, on the node of global rank 0."""
     rank_metrics = Entry("metrics")
     """Folder of `rank-<r>.jsonl`: `MetricRecord` lines of the other processes of a program."""
     artifacts = Entry("artifacts")
-    """Folder of `rank-<r>.jsonl`, `ArtifactRecord` lines of the processes of a program, and of the
+    """Folder of `rank-<r>.jsonl`, with `ArtifactRecord` lines of a program's processes, and of
     content that the server does not have yet."""
     outputs = Entry("outputs")
-    """Folder for files of a program, among which `program.artifacts` are looked for."""
+    """Folder for files of a program; `program.artifacts` selects some of them."""
     events = Entry("events.jsonl")
-    """One `EventRecord` for each thing that happened, on the node of global rank 0."""
+    """An `EventRecord` for each event, on the node of global rank 0."""
     committing = Entry("committing")
-    """Exists while global rank 0 may have a commit that is not among the events yet."""
+    """Exists while global rank 0 may have a commit without an event."""
     logs = Entry("logs")
     """Folder of the ranks' output."""
     heartbeat = Entry("heartbeat.json")
     """The `Heartbeat` of this node, replaced atomically."""
     stop = Entry("stop")
-    """Where it exists, the trainer saves and ends."""
+    """If it exists, the trainer saves and ends."""
     requests = Entry("requests")
     """Folder of the requests `<id>.json` and their answers `<id>.answer.json`."""
     outcome = Entry("outcome.json")
@@ -59,9 +59,9 @@ class RunDirectory:
     error = Entry("error.json")
     """The `Failure` of the first failing rank of this node."""
     check_error = Entry("check_error.json")
-    """The `Failure` of the check of this node, where it runs while the ranks start."""
+    """The `Failure` of this node's check, if the check runs while the ranks start."""
     provenance = Entry("provenance.json")
-    """What this node runs: the `Provenance`, written once at the start."""
+    """The `Provenance` of this node, written once at the start."""
     facts = Entry("facts.json")
     """The `RunFacts` of a program, replaced atomically on the node of global rank 0."""
     tensorboard = Entry("tensorboard")
@@ -75,9 +75,9 @@ class RunDirectory:
     snapshots = Entry("snapshots")
     """Folder of memory snapshots of ranks on CUDA."""
     kernels = Entry("kernels")
-    """Caches of torch's compilers, of this attempt alone; removed when it ends."""
+    """Caches of torch's compilers for this attempt only; removed when it ends."""
     kernel_archive = Entry("kernels.zip")
-    """The archive that the first rank of a node makes of them after its first step."""
+    """Archive of these caches, made by the first rank of a node after its first step."""
     exit = Entry("exit.json")
     """The supervisor's `ExitRecord`."""
     secret = Entry("supervisor.secret")
@@ -88,16 +88,16 @@ class RunDirectory:
         return self.positions / f"rank-{rank}.json"
 
     def metrics_of(self, rank: int) -> Path:
-        """Return the path of what one process of a program logs."""
+        """Return the path of the metrics of one process of a program."""
         return self.metrics if rank == 0 else self.rank_metrics / f"rank-{rank}.jsonl"
 
     def log(self, rank: int) -> Path:
-        """Return the path of stdout and stderr of one global rank."""
+        """Return the path of the output (stdout and stderr) of one global rank."""
         return self.logs / f"rank-{rank}.log"
 
 
 class Phase(StrEnum):
-    """What the trainer is busy with; each phase has its own limit of silence."""
+    """Current activity of the trainer; each phase has its own limit of silence."""
 
     STARTING = "starting"
     BUILDING_CACHE = "building_cache"

@@ -1,4 +1,4 @@
-"""Why an attempt fails: typed reasons, what helps against each, and the error that is stored."""
+"""Failures of attempts: typed reasons, their remedies, and the stored error."""
 
 from __future__ import annotations
 
@@ -42,21 +42,20 @@ NEVER_RETRIED = frozenset(
         FailureReason.DISK_LIMIT,
     }
 )
-"""Reasons that a retry would meet again: the job ends with a remedy instead."""
+"""Reasons that would recur in a retry: the job ends with a remedy instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy(JsonRecord):
-    """What helps against a failure."""
+    """Remedy for a failure."""
 
     text: ShortText
     """One or two sentences."""
     resume: Literal["memory", "earlier", "free"] | None = None
-    """Change with which a resume begins: less memory a slot, or free slots. `earlier` stands in
-    failures of older versions alone: an earlier checkpoint leads to the same end."""
+    """Suggested change in a resume: less memory on each slot, or free slots. `earlier` occurs only
+    in failures of older versions, because an earlier checkpoint leads to the same failure."""
     field: ShortText | None = None
-    """Field of the spec that a resume cannot change and a new job can; ends in a dot where it is a
-    section."""
+    """Field of the spec that a new job can change and a resume cannot; a section ends in a dot."""
 
 
 REMEDIES: dict[FailureReason, Remedy] = {
@@ -91,7 +90,7 @@ REMEDIES: dict[FailureReason, Remedy] = {
         text="Look at the node's supervisor log; no rank is at fault."
     ),
     FailureReason.NOT_ALLOWED: Remedy(
-        text="Submit a new job without what the message names, or set TRAINYARD_ALLOW_CODE=true "
+        text="Submit a new job without the fields in the message, or set TRAINYARD_ALLOW_CODE=true "
         "for the server and its workers, then resume."
     ),
     FailureReason.TRAINER_ERROR: Remedy(text="Look at the traceback of the first failing rank."),
@@ -109,29 +108,29 @@ REMEDIES: dict[FailureReason, Remedy] = {
         "then resume; or raise TRAINYARD_RUN_BYTES of the node's worker."
     ),
 }
-"""The usual remedies; a failure with a more specific cause carries a remedy of its own."""
+"""The usual remedies; a failure with a more specific cause has its own remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse(JsonRecord):
-    """What a rank held on its device when memory ran out, in bytes."""
+    """Memory of a rank on its device when it ran out, in bytes."""
 
     device: ShortText
     """`cuda` or `cpu`."""
     total_bytes: Number
     """Memory of the device, or of the host."""
     reserved_bytes: Number
-    """Held by the allocator; on a CPU the resident set."""
+    """Reserved by the allocator; on a CPU the resident set."""
     allocated_bytes: Number
-    """In use by tensors; on a CPU the resident set."""
+    """Used by tensors; on a CPU the resident set."""
     weights_bytes: Number
-    """Weights, without those that are gathered temporarily."""
+    """Weights, without temporarily gathered ones."""
     gradients_bytes: Number
-    """Gradients, without those that are not reduced yet."""
+    """Gradients, without unreduced ones."""
     optimizer_bytes: Number
     """States of the optimizer."""
     rest_bytes: Number
-    """The rest: activations, gathered tensors, buffers; on a CPU the program as well."""
+    """The rest: activations, gathered tensors, buffers; on a CPU also the program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,18 +145,19 @@ class LoadFailure(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class BadWindow(JsonRecord):
-    """The sequences of all steps since the last good value: one of them may have done damage."""
+    """The sequences of all steps since the last good value; some of them may have done damage."""
 
     start: Annotated[int, Bounds(ge=0, lt=2**63)]
-    """Position of the first one."""
+    """Position of the first sequence."""
     end: Annotated[int, Bounds(ge=0, lt=2**63)]
-    """Position after the last one."""
+    """Position after the last sequence."""
     first_step: Annotated[int, Bounds(ge=1)]
-    """Step that began with the first one; only checkpoints from before it are undamaged."""
+    """Step that started with the first sequence; only checkpoints before this step are
+    undamaged."""
 
     @property
     def window(self) -> tuple[int, int]:
-        """First position, and position after the last one."""
+        """First position, and position after the last."""
         return self.start, self.end
 
 
@@ -165,20 +165,20 @@ _USUAL = Remedy(text="the usual remedy for the reason")
 
 
 def _usual_remedy() -> Remedy:
-    # The factory of a dataclass receives no other fields: __post_init__ looks up the reason.
+    # A dataclass's factory cannot see other fields, so __post_init__ looks up the reason.
     return _USUAL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure(JsonRecord):
-    """The first failure of an attempt, as `error.json` and the server keep it."""
+    """The first failure of an attempt, as stored in `error.json` and on the server."""
 
     reason: FailureReason
-    """What kind of failure it is."""
+    """Kind of the failure."""
     message: ShortText
-    """One or two sentences: what was given, what was needed, which path or field."""
+    """One or two sentences: the given value, the needed one, the path or field."""
     remedy: Remedy = field(default_factory=_usual_remedy)
-    """What helps; the usual remedy for the reason where the writer named none."""
+    """The remedy; the usual one for the reason if the writer named none."""
     rank: Number | None = None
     """Global rank that failed first; absent when no rank did."""
     node: ShortText | None = None
@@ -188,31 +188,31 @@ class Failure(JsonRecord):
     exit_code: Number | None = None
     """Exit code of the rank."""
     step: Number | None = None
-    """Step at which it happened."""
+    """Step of the failure."""
     path: WrittenPath | None = None
-    """File or folder that was at fault."""
+    """File or folder at fault."""
     metric: ShortText | None = None
-    """Metric that a guard found bad, such as `train/grad_norm`."""
+    """Metric that a guard judged bad, such as `train/grad_norm`."""
     traceback: Annotated[str, Cut(20_000, keep_end=True)] | None = None
     """Python traceback of the rank."""
     bad_window: BadWindow | None = None
     """Sequences that the next attempt leaves out, if the guard requires a rollback."""
     free_retry: bool = False
-    """Whether another attempt may follow without using up the retry budget, whatever the reason:
-    nothing of the job was at fault."""
+    """Whether another attempt may follow without using up the retry budget, for any reason: the job
+    was not at fault."""
     node_at_fault: bool = False
-    """Whether the failure counts against the node that it names: a worker, a supervisor or torchrun
-    failed there. Ranks and their check leave it unset; `node_lost` counts without it."""
+    """Whether the failure counts against its node: a worker, a supervisor or torchrun failed there.
+    Ranks and their check leave it unset; `node_lost` counts without it."""
     memory: MemoryUse | None = None
-    """What took the memory, where it ran out."""
+    """Use of the memory, if it ran out."""
     load: LoadFailure | None = None
     """The checkpoint that could not be loaded, if one was at fault."""
     environment: ShortText | None = None
-    """Digest of the environment that the program needs and its storage root lacks: it is built
-    before the next attempt."""
+    """Digest of the program's environment if its storage root lacks it: it is built before the next
+    attempt."""
 
     def __post_init__(self) -> None:
-        """Cut the texts, and take the usual remedy where none is named."""
+        """Cut the texts, and set the usual remedy if none is given."""
         super().__post_init__()
         if self.remedy is _USUAL:
             object.__setattr__(self, "remedy", REMEDIES[self.reason])

@@ -1,6 +1,6 @@
-"""Figures that ranks and nodes report, where something is computed from them.
+"""Checks for reported figures of ranks and nodes that enter a computation.
 
-They are finite and in range then, or absent. A figure that is only shown is shown as it came.
+A checked figure is finite and in range, or absent. A figure for display only is shown unchanged.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 
 LONGEST_SECONDS = 1e9
-"""Durations are below it: 30 years."""
+"""Upper limit of durations: 30 years."""
 LOSSES = ("train/loss", "loss", "train_loss", "training_loss")
-"""Series that lists show as the loss, of a program and of an imported run: the first there is."""
+"""Series that lists show as the loss of a program or an imported run: the first that exists."""
 MAX_TOKENS_PER_SECOND = 1e12
-"""Throughputs of a device are below it."""
+"""Upper limit of a device's throughput."""
 
 
 def in_range(value: float | None, *, below: float) -> float | None:
-    """Return a figure from 0 to a limit; None for NaN, infinity, and one that is out of range."""
+    """Return a figure from 0 to a limit; None for NaN, infinity, and values out of range."""
     return value if value is not None and 0 <= value < below and math.isfinite(value) else None
 
 
 def duration(seconds: float | None) -> float | None:
-    """Return a duration in seconds; None for what is none."""
+    """Return a duration in seconds; None for an invalid one."""
     return in_range(seconds, below=LONGEST_SECONDS)

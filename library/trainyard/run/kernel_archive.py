@@ -1,4 +1,4 @@
-"""The largest archive of compiled kernels."""
+"""Size limit of an archive of compiled kernels."""
 
 LARGEST_ARCHIVE = 512 * 2**20
-"""Most bytes of an archive; kernels of a large model take some tens of MiB."""
+"""Most bytes of an archive; kernels of a large model take tens of MiB."""

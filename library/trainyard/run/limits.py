@@ -1,8 +1,8 @@
 """Limits of what scripts and programs write: texts and numbers of records, names, warnings.
 
-Those of records are annotations, which pydantic applies where it parses. A record cuts its own
-texts when it is constructed. Bounds of numbers are checked by the program that parses a record:
-who writes one has counted it.
+Limits of records are annotations that pydantic applies when it parses. A record cuts its own texts
+when it is constructed. Only the program that parses a record checks bounds of numbers, because the
+writer counted them itself.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ CoreSchema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cut:
-    """A text that a program wrote, of whatever content and length.
+    """A text from a program, of any content and length.
 
-    An error quotes data, paths and output of other programs. Its record must be kept all the same,
-    so the text is made storable instead of refused: PostgreSQL stores no NUL, UTF-8 has no half of
-    a surrogate pair, and a report has a largest size.
+    An error quotes data, paths and output of other programs. Its record must be stored in any
+    case, so the text is made storable instead of being refused: PostgreSQL stores no NUL, UTF-8
+    has no half of a surrogate pair, and a report has a size limit.
     """
 
     limit: int
-    """Most characters; `...` stands for what is left out."""
+    """Most characters; `...` replaces the omitted part."""
     keep_end: bool = False
-    """Whether the end is kept instead of the beginning."""
+    """Whether the end is kept instead of the start."""
 
     def apply(self, text: str) -> str:
-        """Return the text as it can be stored."""
+        """Return the text in storable form."""
         clean = text.encode("utf-8", errors="backslashreplace").decode().replace("\0", "\ufffd")
         if len(clean) <= self.limit:
             return clean
@@ -42,7 +42,7 @@ class Cut:
     def _before(self, value: object) -> object:
         return self.apply(value) if isinstance(value, str) else value
 
-    # Called by pydantic; a core schema is a plain dict, so that nothing is imported here.
+    # Called by pydantic; a core schema is a plain dict, so nothing is imported here.
     def __get_pydantic_core_schema__(
         self, source: Any, handler: Callable[[Any], CoreSchema]
     ) -> CoreSchema:
@@ -55,7 +55,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The numbers that a field can hold, or the most items of a tuple or a dict."""
+    """Bounds of a number, or the most items of a tuple or a dict."""
 
     ge: int | None = None
     gt: int | None = None
@@ -71,11 +71,11 @@ class Bounds:
 
 
 ShortText = Annotated[str, Cut(4000)]
-"""One or two sentences of a program: an error, an outcome, an answer."""
+"""One or two sentences from a program: an error, an outcome, an answer."""
 WrittenPath = Annotated[str, Cut(4096)]
-"""A path as a program names it, whatever bytes it holds."""
+"""A path from a program, with any bytes."""
 Number = Annotated[int, Bounds(gt=-(2**62), lt=2**62)]
-"""A whole number of a record; both databases and JSON hold it."""
+"""A whole number in a record; both databases and JSON can hold it."""
 
 
 MAX_WARNINGS = 100
@@ -83,7 +83,7 @@ MAX_WARNINGS = 100
 
 
 def legal_step(step: SupportsIndex, *, name: str = "step") -> int:
-    """Return a step as Python's whole number.
+    """Return a step as a Python int.
 
     Raises:
         ValueError: it is no whole number from 0 to 1,000,000,000.
@@ -92,7 +92,7 @@ def legal_step(step: SupportsIndex, *, name: str = "step") -> int:
 
 
 def number_of(value: SupportsFloat) -> float:
-    """Return a number as Python's; an array with a single number, of any dimensions, is that one.
+    """Return a number as a Python float; an array of any dimensions with one number is accepted.
 
     Raises:
         TypeError, ValueError, OverflowError: it is no number.

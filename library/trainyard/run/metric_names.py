@@ -1,4 +1,4 @@
-"""Names of metrics: what the server stores, and the legal name of what a script logs."""
+"""Names of metrics: the names that the server stores, and the legal names for scripts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from hashlib import blake2b
 from unicodedata import category
 
 LONGEST = 268
-"""Most characters of a name that the server stores."""
+"""Most characters of a stored name."""
 LONGEST_LOGGED = 256
-"""Most characters of a name that a script logs: `/rank-99999` may follow."""
+"""Most characters of a script's name: `/rank-99999` may be appended."""
 LEGAL_FORM = (
-    f"a name has 1 to {LONGEST_LOGGED} printable characters of any script but the comma, begins "
+    f"a name has 1 to {LONGEST_LOGGED} printable characters of any script except the comma, starts "
     "with a letter, a digit, `_` or a symbol such as ∇ and ends without a space, as `train/loss`"
 )
 _UNSTORABLE = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
-# The first character: none by which a spreadsheet takes a field for a formula.
+# The first character must not make a spreadsheet read the field as a formula.
 _STORABLE = re.compile(f"[^, =+@\\-{_UNSTORABLE}][^,{_UNSTORABLE}]{{0,{LONGEST - 1}}}")
 _FORMULAS = "\uff1d\uff0b\uff0d\uff20"
 """The wide forms of `=+-@`."""
-# Within words of Persian or Hindi, and within emoji; next to ASCII they would be a name's double.
+# Legal within words of Persian or Hindi and within emoji. Next to ASCII they would make two names
+# look the same.
 _JOINERS = re.compile("(?<=[^\x00-\x7f])[\u200c\u200d](?=[^\x00-\x7f])")
 _MARK = "_01234567"
 """An underscore and eight digits of a checksum."""
@@ -29,14 +30,14 @@ _MARK = "_01234567"
 def is_storable(name: str) -> bool:
     """Return whether the server stores a series of this name.
 
-    It is wider than `is_legal`, whose tables of characters grow with each version of Python. A
-    comma divides names in addresses.
+    It accepts more than `is_legal`, which depends on the character tables of the Python version.
+    A comma is illegal because it separates names in URLs.
     """
     return _STORABLE.fullmatch(name) is not None
 
 
 def is_legal(name: str) -> bool:
-    """Return whether a script's name is stored as it is."""
+    """Return whether a script's name is stored unchanged."""
     return (
         0 < len(name) <= LONGEST_LOGGED
         and _may_begin(name[0])
@@ -47,7 +48,7 @@ def is_legal(name: str) -> bool:
 
 
 def _may_begin(character: str) -> bool:
-    """Return whether a legal name may begin so: as a word, or with a symbol beyond ASCII."""
+    """Return whether a legal name may start with a character: of a word, or a non-ASCII symbol."""
     if character.isalnum() or character == "_":
         return True
     is_symbol = not character.isascii() and category(character)[0] in "SP"
@@ -56,12 +57,12 @@ def _may_begin(character: str) -> bool:
 
 @lru_cache(maxsize=4096)  # every step logs the same names
 def legal_name(name: str) -> str:
-    """Return the name under which a value is stored: a legal one itself.
+    """Return the name under which a value is stored; a legal name stays unchanged.
 
-    In another one, successive characters that are not legal become `_`, those before the first
-    that may begin a name are dropped, what is too long is cut, and a checksum of the whole name
-    follows: `top-5, in %` becomes `top-5_ in %_18412e97`. So names that differ stay apart, on each
-    rank and in each attempt.
+    In an illegal name, each run of illegal characters becomes `_`, characters that may not start a
+    name are dropped from its start, the rest is cut to length, and a checksum of the whole name is
+    appended: `top-5, in %` becomes `top-5_ in %_18412e97`. So different names stay different, on
+    each rank and in each attempt.
 
     Raises:
         TypeError: it is no text.
@@ -79,5 +80,5 @@ def legal_name(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name, which has neither commas nor line ends, as a field of CSV (RFC 4180)."""
+    """Return a name without commas and line ends as a CSV field (RFC 4180)."""
     return '"' + name.replace('"', '""') + '"' if '"' in name else name

@@ -1,4 +1,4 @@
-"""The base of the records of a run directory: texts cut at construction, and their JSON text."""
+"""The base of the records in a run directory: texts cut at construction, and JSON text."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from trainyard.run.limits import Cut
 
 Cutter = Callable[[Any], Any]
 NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""The JSON text of numbers that JSON has none for."""
+"""JSON strings for numbers that JSON lacks."""
 
 
 class JsonRecord(DescribedFields):
     """The base of the frozen dataclasses that programs write for programs.
 
-    Unlike a spec a record may hold NaN and infinity, written as strings: a loss that became NaN is
-    the point that people look for. `trainyard.protocol.record_parser` parses records.
+    Unlike a spec a record may hold NaN and infinity, which are written as strings: people search
+    for the point where a loss became NaN. `trainyard.protocol.record_parser` parses records.
     """
 
-    # Read by pydantic alone; the same settings as those of `trainyard.base.model_base.RecordModel`.
+    # Only pydantic reads it; the same settings as in `trainyard.base.model_base.RecordModel`.
     __pydantic_config__: ClassVar[dict[str, object]] = {
         "extra": "forbid",
         "ser_json_inf_nan": "strings",
@@ -39,16 +39,16 @@ class JsonRecord(DescribedFields):
 
 
 def to_json(record: JsonRecord, *, indent: int | None = None) -> str:
-    """Return the JSON text of a record, without a line break at its end."""
+    """Return the JSON text of a record, without a final line break."""
     try:
         return _encode(record, indent=indent)
     except ValueError:  # it holds NaN or infinity
-        # Never copied otherwise: it takes 0.1 s for the commit of a checkpoint of 10,000 files.
+        # Copied only in this case: a copy takes 0.1 s for the commit of 10,000 files.
         return _encode(to_plain(record), indent=indent)
 
 
 def to_plain(value: Any) -> Any:
-    """Return a record, or a value of one, as JSON types; what is not finite becomes a string."""
+    """Return a record, or a value in it, as JSON types; NaN and infinity become strings."""
     if isinstance(value, float):
         return value if math.isfinite(value) else NOT_FINITE[str(value)]
     if isinstance(value, JsonRecord | datetime):
@@ -85,7 +85,7 @@ def _find_cutters(kind: type[JsonRecord]) -> tuple[tuple[str, Cutter], ...]:
 
 
 def _cutter(hint: Any) -> Cutter | None:
-    """Return how the texts of a value of this type are cut, or None where it has none to cut."""
+    """Return a function that cuts the texts in a value of this type; None if it has no texts."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         cuts = (limit.apply for limit in arguments[1:] if isinstance(limit, Cut))

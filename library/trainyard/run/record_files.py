@@ -1,4 +1,4 @@
-"""Writes records as files of a run directory: appended, replaced, or created once."""
+"""Write records to files of a run directory: append, replace, or create once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trainyard.run.record_base import JsonRecord, to_json
 
 
 def append_record(path: PurePath, record: JsonRecord) -> None:
-    """Append a record as one line, whole or not at all: on a full disk no half line is left.
+    """Append a record as one line, whole or not at all, so that a full disk leaves no partial line.
 
     Raises:
         OSError: the record could not be appended whole.
     """
-    # One write: a reader that follows the file never sees lines of two records mixed.
+    # One write, so that a reader that follows the file never sees two records mixed in a line.
     line = to_json(record).encode() + b"\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(fd).st_size
         written = os.write(fd, line)
         if written != len(line):
-            if os.fstat(fd).st_size == size + written:  # else another process has appended as well
+            if os.fstat(fd).st_size == size + written:  # else another process has appended too
                 os.ftruncate(fd, size)
             raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
     finally:
@@ -30,12 +30,12 @@ def append_record(path: PurePath, record: JsonRecord) -> None:
 
 
 def replace_record(path: PurePath, record: JsonRecord) -> None:
-    """Replace a file that only programs read while the attempt runs.
+    """Replace a file that only programs read, while the attempt runs.
 
     Raises:
         OSError: the system refuses; the former file is unchanged.
     """
-    # Not synced: a heartbeat is replaced every second, and a power cut ends the attempt anyway.
+    # Not synced: heartbeats are replaced every second, and a power loss ends the attempt anyway.
     replace_file(path, to_json(record) + "\n", durable=False)
 
 

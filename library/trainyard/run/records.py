@@ -1,4 +1,4 @@
-"""The records of a run directory: one definition of each, for writers and readers."""
+"""Records of a run directory, defined once for writers and readers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trainyard.run.record_base import JsonRecord
 DIFF_LIMIT_BYTES = 1_000_000
 """Most bytes of `Provenance.git_diff`."""
 MAX_RANKS = 100_000
-"""Ranks are below it."""
+"""Upper limit of ranks."""
 MAX_RANK_RANGES = 256
-"""Most ranges that describe a process group: 12 KiB; a group of a mesh has one or a few."""
+"""Most ranges that describe a process group (12 KiB); a group of a mesh needs a few."""
 MAX_RESTARTED = 500
-"""Names of one `SeriesRestart`: of the longest ones, a report still has room for it."""
+"""Most names in one `SeriesRestart`: with the longest names it still fits in a report."""
 
 ProgramAnswer = Literal["stop", "save", "profile", "memory_snapshot"]
-"""An order or a request that a program can carry out."""
+"""An order or a request that a program can support."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +28,20 @@ class Heartbeat(JsonRecord):
     """`heartbeat.json`: proof that the trainer makes progress, and its phase."""
 
     phase: Phase
-    """What it is busy with."""
+    """Current activity."""
     step: Annotated[int, Bounds(ge=0, le=LAST_STEP)]
     """Completed optimizer steps."""
     time: float
     """Unix time, seconds."""
     steps: Annotated[int, Bounds(ge=1, le=LAST_STEP)] | None = None
-    """Steps in all, where a program reports them."""
+    """Total steps, if a program reports them."""
     answers: Annotated[tuple[ProgramAnswer, ...], Bounds(max_length=4)] = ()
-    """What a program carries out: it has called `should_stop`, `should_save` or `request`."""
+    """Orders and requests that a program supports, by its calls of `should_stop`, `should_save` and
+    `request`."""
 
 
 MAX_RECORD_VALUES = 500
-"""Values of one record that a script logs: of the longest names, a report still has room for it."""
+"""Most values of a script in one record: with the longest names it still fits in a report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +49,27 @@ class MetricRecord(JsonRecord):
     """One line of `metrics.jsonl`: values of one completed step."""
 
     step: int
-    """Completed optimizer steps, this one included."""
+    """Completed optimizer steps, including this one."""
     time: float
     """Unix time, seconds."""
     values: dict[str, float]
     """Metric names with group and unit, such as `train/loss`; NaN and infinity as strings."""
     data_digest: str | None = None
-    """Digest of the sequences of this step, in global order; of a program with several processes
-    that of the samples of one."""
+    """Digest of the sequences of this step, in global order; in a program with several processes,
+    of the samples of one process."""
     ranks: Annotated[int, Bounds(ge=1, le=MAX_RANKS)] = 1
-    """Processes that may record the step; above 1 the values are those of one of them."""
+    """Number of processes that may record the step; if above 1, the values are of one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesRestart(MetricRecord):
-    """A line among those of event files: a session of the program begins anew at `step`.
+    """A line in the metrics of event files: a new session of the program starts at `step`.
 
-    It has no values. What the former session wrote of the step and of later ones is dropped.
+    It has no values. Points of the former session from this step on are dropped.
     """
 
     names: Annotated[tuple[str, ...], Bounds(max_length=MAX_RESTARTED)]
-    """Series that the former session wrote to."""
+    """Series of the former session."""
 
 
 RunEventKind = Literal[
@@ -88,17 +89,17 @@ RunEventKind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class EventRecord(JsonRecord):
-    """One line of `events.jsonl`: something that happened to the attempt."""
+    """One line of `events.jsonl`: an event of the attempt."""
 
     time: float
     """Unix time, seconds."""
     kind: RunEventKind
-    """What happened."""
+    """Kind of the event."""
     step: int
-    """Completed optimizer steps at that moment."""
+    """Completed optimizer steps at that time."""
     data: dict[str, object] = field(default_factory=dict)
-    """What belongs to it: a `Manifest` for a commit, a `SaveSettled` once its end is noted,
-    a `SaveFailed` for a save that is tried again, a phase name, a request's id."""
+    """Its details: a `Manifest` for a commit, a `SaveSettled` once the end of a save is noted, a
+    `SaveFailed` for a save that is retried, a phase name, a request's id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,33 +125,33 @@ class Request(JsonRecord):
     """`requests/<id>.json`: a request to a running trainer."""
 
     kind: RequestKind
-    """What the trainer does."""
+    """Kind of the request."""
     steps: Annotated[int, Bounds(ge=1, le=100)] = 3
     """Steps that a profile or the history of a memory snapshot holds."""
     ranks: RecordingRanks = "first"
-    """Who records them: global rank 0, or every rank."""
+    """Ranks that record: global rank 0, or every rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestAnswer(JsonRecord):
-    """`requests/<id>.answer.json`: what became of a request."""
+    """`requests/<id>.answer.json`: the result of a request."""
 
     ok: bool
     """Whether it was done."""
     message: ShortText
     """What was done, or why not."""
     step: Annotated[int, Bounds(ge=0)]
-    """Completed optimizer steps at that moment."""
+    """Completed optimizer steps at that time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance(JsonRecord):
-    """`provenance.json`: which code ran on which software and hardware of one node."""
+    """`provenance.json`: code, software and hardware of the run on one node."""
 
     git_commit: ShortText | None
-    """Commit of the trainer's source tree; absent when it lies in no repository."""
+    """Commit of the trainer's source tree; absent if it is not in a repository."""
     git_diff: Annotated[str, Cut(DIFF_LIMIT_BYTES)] | None
-    """What tracked files had changed against that commit; empty when nothing had."""
+    """Changes of tracked files since that commit; empty without changes."""
     git_diff_truncated: bool
     """Whether `git_diff` was cut at its limit."""
     packages: Annotated[dict[ShortText, ShortText], Bounds(max_length=4000)]
@@ -160,11 +161,11 @@ class Provenance(JsonRecord):
     torch: ShortText
     """Version of torch."""
     cuda: ShortText | None
-    """CUDA version that torch was built with."""
+    """CUDA version of the torch build."""
     cuda_driver: ShortText | None
     """Version of the NVIDIA driver; absent without one."""
     nccl: ShortText | None
-    """Version of NCCL; absent where torch has none."""
+    """Version of NCCL; absent if torch has none."""
     host: ShortText
     """Name of the host."""
     platform: ShortText
@@ -174,8 +175,8 @@ class Provenance(JsonRecord):
     gpus: Annotated[tuple[ShortText, ...], Bounds(max_length=1024)]
     """Names of the GPUs that it sees, by index."""
     launch: ShortText | None = None
-    """How the ranks began: `warm`, forked from a process that had imported torch, or `cold` with
-    the reason; absent without a supervisor."""
+    """Start of the ranks: `warm`, forked from a process that had imported torch, or `cold` with the
+    reason; absent without a supervisor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +186,9 @@ class RankRange(JsonRecord):
     first: Annotated[int, Bounds(ge=0, lt=MAX_RANKS)]
     """First rank."""
     last: Annotated[int, Bounds(ge=0, lt=MAX_RANKS)]
-    """Last rank, included."""
+    """Last rank, inclusive."""
     step: Annotated[int, Bounds(ge=1, lt=MAX_RANKS)] = 1
-    """Distance between two neighbours."""
+    """Distance between neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,21 +196,21 @@ class PendingCollective(JsonRecord):
     """A collective that has not ended on a rank."""
 
     group: ShortText
-    """Its process group, equal on all ranks of the group."""
+    """Its process group; the same on all ranks of the group."""
     ranks: Annotated[tuple[RankRange, ...], Bounds(max_length=MAX_RANK_RANGES)] = ()
-    """Global ranks of the group; empty where they are not known. Each rank reports its group, and
-    a list of 4,096 ranks would be 22 KB."""
+    """Global ranks of the group; empty if unknown. Ranges are short: each rank reports its group,
+    and a list of 4,096 ranks would take 22 KB."""
     number: Number
-    """Its position among the collectives of the group, equal on all ranks."""
+    """Its position among the collectives of the group; the same on all ranks."""
     op: ShortText
-    """Such as `all_reduce`."""
+    """Operation, such as `all_reduce`."""
     sizes: ShortText
     """Shapes of its input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankPosition(JsonRecord):
-    """`positions/rank-<r>.json`: where a rank is, written when the supervisor requests it."""
+    """`positions/rank-<r>.json`: position of a rank, written when the supervisor requests it."""
 
     rank: Number
     """Global rank."""
@@ -218,12 +219,12 @@ class RankPosition(JsonRecord):
     step: Number | None = None
     """Completed optimizer steps; absent for a rank that did not answer."""
     place: ShortText | None = None
-    """Innermost frame that belongs to neither Python nor a package, such as
-    `data/batches.py:113 in __next__`; absent for a rank that did not answer."""
+    """Innermost frame outside Python and packages, such as `data/batches.py:113 in __next__`;
+    absent for a rank that did not answer."""
     collective: PendingCollective | None = None
-    """The oldest collective that has not ended there."""
+    """The oldest open collective of the rank."""
     process: ShortText | None = None
-    """State of its process where it did not answer, such as `stopped`."""
+    """State of its process if it did not answer, such as `stopped`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +236,7 @@ class RankExit(JsonRecord):
     pid: Number
     """Process id."""
     exit_code: Number | None
-    """Exit code; absent when a signal ended it or its end was not observed."""
+    """Exit code; absent if a signal ended it or its end was not observed."""
     signal: ShortText | None
     """Signal that ended it, such as `SIGKILL`."""
     time: float
@@ -244,20 +245,20 @@ class RankExit(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ExitRecord(JsonRecord):
-    """`exit.json`: the supervisor's record of how the node's share of the attempt ended."""
+    """`exit.json`: the supervisor's record of the end of its node's share of the attempt."""
 
     outcome: Literal["succeeded", "stopped", "failed", "cancelled"]
-    """How it ended, from the trainer's outcome, the ranks' ends and the orders given."""
+    """How it ended, from the trainer's outcome, the ranks' exits and the orders."""
     failure: Failure | None
     """Why it failed."""
     ranks: tuple[RankExit, ...]
-    """The ranks whose end was seen, in order of time."""
+    """Observed exits of ranks, in order of time."""
     time: float
     """Unix time, seconds."""
     positions: Annotated[tuple[RankPosition, ...], Bounds(max_length=1024)] = ()
-    """Where the ranks were when the attempt had made no progress for most of the limit of a hang;
-    empty without such a silence at the end."""
+    """Positions of the ranks after a silence of most of the hang limit; empty without such a
+    silence at the end."""
     false_alarms: Number = 0
-    """Silences so long that were followed by progress."""
+    """Number of such silences that progress followed."""
     unreported_commit: bool = False
-    """Whether global rank 0 may have committed a checkpoint whose event it did not write."""
+    """Whether global rank 0 may have committed a checkpoint without writing its event."""

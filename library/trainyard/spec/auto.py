@@ -1,4 +1,4 @@
-"""Values of `auto` by device: a pure function, so that server, planner and trainer agree."""
+"""Resolve `auto` by device, in pure functions, so that server, planner and trainer agree."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Value = TypeVar("Value")
 
 AUTO: Final = "auto"
 GPU_LOG_EVERY_STEPS = 10
-"""A line with values costs two collectives and a wait for the device; torchtitan logs as often."""
+"""A logged line costs two collectives and a wait for the device; torchtitan logs as often."""
 GPU_INTERVAL_SECONDS = 600.0
-"""At most ten minutes are lost. A save that stalls a 7B model for 6.3 s (PyTorch's figure for
-asynchronous DCP) then costs 1 %; by Young's formula, sqrt(2 x 6.3 s x MTBF), the interval is best
-for a failure every eight hours."""
+"""A failure loses at most ten minutes. A save that stalls a 7B model for 6.3 s (PyTorch's figure
+for asynchronous DCP) then costs 1 %. By Young's formula, sqrt(2 x 6.3 s x MTBF), the interval is
+optimal for one failure every eight hours."""
 
 
 def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> JobSpec:
-    """Return the spec with a value in place of each `auto`; given values stay.
+    """Return the spec with each `auto` replaced by its value; given values stay.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
         device: kind of the slots.
-        layout: that of the attempt; the spec's own axes when absent.
+        layout: the attempt's layout; the spec's own axes when absent.
     """
     by_section: dict[str, AutoValues] = {}
     for path, value in auto_values(spec, device, layout).items():
@@ -50,15 +50,15 @@ def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) ->
 def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> AutoValues:
     """Return the value of each field that is `auto`; arguments as for `resolved`.
 
-    On CPUs it is the entry of the field in `FIRST_DEFAULTS`.
-    A value that a rule rejects is returned only if the rules reject every value. A program has
-    none: nothing but the built-in trainer reads these fields.
+    On CPUs the value is the field's entry in `FIRST_DEFAULTS`. The rules reject a returned value
+    only if they reject every value. The result is empty for a program, because only the built-in
+    trainer reads these fields.
     """
     if spec.program is not None:
         return {}
     steps, seconds = _intervals(spec, device)
     on_gpu = device == "cuda"
-    pinned = on_gpu and not spec.optimizer.cpu_offload  # the host holds these tensors once already
+    pinned = on_gpu and not spec.optimizer.cpu_offload  # offload already keeps them on the host
     values: AutoValues = {
         "training.log_every_steps": GPU_LOG_EVERY_STEPS if on_gpu else 1,
         "compile.enabled": _compiles(spec, device, layout or spec.parallelism),
@@ -70,13 +70,13 @@ def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None)
 
 
 def explicit(value: Value | Auto) -> Value:
-    """Return a value of a resolved spec, with a type that has no `auto`."""
+    """Return a value of a resolved spec, typed without `auto`."""
     assert value != AUTO, "the spec is not resolved"
     return value
 
 
 def expected_device(spec: JobSpec, slots: Collection[Slot] = ()) -> DeviceKind:
-    """Return the kind of slot on which the job will be placed.
+    """Return the kind of slot that placement will choose.
 
     Placement prefers GPUs; without information about the nodes, GPUs are assumed.
     """
@@ -98,7 +98,8 @@ def _compiles(spec: JobSpec, device: DeviceKind, axes: Layout | ParallelismSecti
     is_refused = (axes.tp > 1 and mode == "full") or (
         axes.pp > 1 and spec.parallelism.pp_schedule in SPLIT_BACKWARD
     )
-    # Unknown: whether graphs of an own model are whole, whether compiled runs repeat to the bit.
+    # Nothing proves that an own model compiles to whole graphs, or that compiled runs repeat
+    # to the bit.
     is_unproved = spec.model.factory is not None or spec.training.deterministic
     return device == "cuda" and not (is_refused or is_unproved)
 
@@ -116,7 +117,7 @@ def _intervals(spec: JobSpec, device: DeviceKind) -> tuple[int, float]:
 
 
 def _interval_steps(spec: JobSpec) -> int:
-    """Return the number of steps nearest to the first default that retention by steps can use."""
+    """Return the interval nearest to the first default that the retention settings allow."""
     usual: int = FIRST_DEFAULTS["checkpoint", "interval_steps"]
     unit, every = _validated(spec) or 1, spec.checkpoint.keep_every_steps
     if every:
@@ -127,7 +128,7 @@ def _interval_steps(spec: JobSpec) -> int:
 
 
 def _validated(spec: JobSpec) -> int:
-    """Return steps between the validations by which the best checkpoints are chosen; 0 if none."""
+    """Return the validation interval in steps if `keep_best_k` uses validation, else 0."""
     section: CheckpointSection = spec.checkpoint
     by_validation = section.keep_best_k and section.keep_best_metric == "validation/loss"
     return spec.validation.interval_steps if by_validation else 0

@@ -1,4 +1,4 @@
-"""Rules of the section `checkpoint`, and how many checkpoints a job holds at once."""
+"""Rules of the section `checkpoint`, and the largest number of checkpoints of a job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainyard.training.known_devices import Slot
 
 
 def most_kept(spec: JobSpec, *, step: int = 0) -> int:
-    """Return how many checkpoints a job holds at once from a step on, counted by its steps.
+    """Return the largest number of checkpoints that a job holds at the same time after a step.
 
-    Saves on request are not counted, and without `keep_latest_k` neither are saves by the clock:
-    their number is unknown. With `keep_latest_k` there is one more than it keeps, because the
-    oldest is deleted only after the newest is committed.
+    Saves on request are not counted: their number is unknown. Nor are saves by the clock without
+    `keep_latest_k`. With `keep_latest_k` the job holds one more than it keeps, because the oldest
+    is deleted only after the newest is committed.
 
     Args:
         spec: the job, resolved.
@@ -36,13 +36,13 @@ def most_kept(spec: JobSpec, *, step: int = 0) -> int:
 
 
 def saves_to_come(interval: int, spec: JobSpec, *, step: int) -> int:
-    """Return how many saves follow a step, at this interval and at the end."""
+    """Return the number of saves after a step: those at this interval and the one at the end."""
     by_steps = (spec.training.steps - 1) // interval - step // interval if interval else 0
     return by_steps + 1  # the save at the end
 
 
 def kept_for_good(spec: JobSpec, *, step: int) -> int:
-    """Return how many checkpoints after a step `keep_every_steps` keeps."""
+    """Return the number of later checkpoints that `keep_every_steps` keeps."""
     every = spec.checkpoint.keep_every_steps
     return spec.training.steps // every - step // every if every else 0
 
@@ -86,13 +86,13 @@ def _best(spec: JobSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/checkpoint/interval_steps",
             detail=f"interval_steps={interval} is no multiple of validation.interval_steps="
-            f"{validated}, so that few checkpoints have a validation/loss; "
+            f"{validated}, so few checkpoints have a validation/loss; "
             f"{nearest(interval, multiples(validated, interval))}",
         )
 
 
 def writers(spec: JobSpec) -> Iterator[Problem]:
-    """A number of writers is one of the job's ranks."""
+    """The number of writers is at most the number of ranks."""
     number, ranks = spec.checkpoint.writers, spec.resources.world_size
     if isinstance(number, int) and number > ranks:
         yield Problem(
@@ -102,7 +102,7 @@ def writers(spec: JobSpec) -> Iterator[Problem]:
 
 
 def staging(spec: JobSpec) -> Iterator[Problem]:
-    """A ceiling needs a number of writers: with other settings no shards are streamed."""
+    """`staging_gib` needs a number as `writers`; otherwise no shards are streamed."""
     section = spec.checkpoint
     default = CheckpointSection().staging_gib
     if not isinstance(section.writers, int) and section.staging_gib != default:
@@ -114,7 +114,7 @@ def staging(spec: JobSpec) -> Iterator[Problem]:
 
 
 def accelerator(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """Pinned memory needs an accelerator, whose copies it speeds up.
+    """Pinned memory speeds up copies from an accelerator only.
 
     Args:
         spec: the job.

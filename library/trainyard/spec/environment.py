@@ -1,4 +1,4 @@
-"""Environment variables of a job: reserved names, and the allow-list without code of the job."""
+"""Environment variables of a job: reserved names, and the allow-list for jobs without code."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def checked_environment(env: dict[str, str]) -> dict[str, str]:
 
 
 def is_allowed(name: str, value: str) -> bool:
-    """Return whether a job without code of its own may set a variable to a value."""
+    """Return whether a job without its own code may set a variable to a value."""
     variable = ALLOWED.get(name)
     return variable is not None and variable.accepts(value)
 
 
 def environment_problems(env: Mapping[str, str]) -> list[Problem]:
-    """Return the variables of an `env` that might run, load or contact what a job chose.
+    """Return a problem for each variable of an `env` that might run, load or contact something.
 
     A deny-list cannot be complete (`PYTHONWARNINGS` with `BROWSER` starts a shell), so only names
     of the allow-list pass, each with a check of its value. Values may be secrets and are not shown.
@@ -61,7 +61,7 @@ def environment_problems(env: Mapping[str, str]) -> list[Problem]:
         variable = ALLOWED.get(name)
         if variable is None:
             detail = f"{name} is legal only where jobs may bring code (TRAINYARD_ALLOW_CODE)"
-            if not shown:  # the list is long: once
+            if not shown:  # once: the list is long
                 detail += f"; legal without: {allowed_names()}"
                 shown = True
         elif variable.accepts(value):
@@ -73,9 +73,9 @@ def environment_problems(env: Mapping[str, str]) -> list[Problem]:
 
 
 def masked_problems(document: object, *path: str | int) -> list[Problem]:
-    """Return the masks in a JSON document; a mask is shown in views and is no stored value."""
+    """Return a problem for each mask in a JSON document; a mask is never a stored value."""
     if isinstance(document, str):
-        detail = f"{MASK!r} masks what is not shown; give the value itself, or leave it out"
+        detail = f"{MASK!r} masks a hidden value; give the value itself, or leave it out"
         return [Problem(pointer=pointer_to(path), detail=detail)] if is_masked(document) else []
     items: list[tuple[str | int, object]] = []
     if isinstance(document, Mapping):
@@ -86,7 +86,7 @@ def masked_problems(document: object, *path: str | int) -> list[Problem]:
 
 
 def allowed_names() -> str:
-    """Return the names of the allow-list, grouped by the first part that several have in common."""
+    """Return the names of the allow-list, grouped by common prefix."""
     groups = itertools.groupby(sorted(ALLOWED), key=lambda name: name.split("_")[0])
     words = []
     for first, group in groups:
@@ -116,7 +116,7 @@ def _integer(low: int, high: int) -> Variable:
 
 
 def _several(values: str, *, before: str = "", sign: str = "") -> Variable:
-    """Values separated by commas, after an optional sign: of the list, and of each value."""
+    """Return a comma-separated list of values; the list and each value may follow a sign."""
     words = sorted(values.split())
     each = rf"[{sign}]?({'|'.join(words)})" if sign else f"({'|'.join(words)})"
     first = f"optionally {before!r} and then " if before else ""
@@ -126,7 +126,7 @@ def _several(values: str, *, before: str = "", sign: str = "") -> Variable:
 
 
 def _settings(**values: str) -> Variable:
-    """`name:value` separated by commas, with a pattern for the value of each name."""
+    """Return comma-separated `name:value` pairs, with a pattern for the value of each name."""
     each = "|".join(f"{name}:({pattern})" for name, pattern in values.items())
     legal = f"name:value by commas, with the names {', '.join(sorted(values))}"
     return _like(f"({each})(,({each}))*", legal)
@@ -243,7 +243,7 @@ _KINDS: Mapping[str, Variable] = {
     "CUBLAS_WORKSPACE_CONFIG": _like("(:[0-9]{1,9}:[0-9]{1,4}){1,8}", "sizes such as :4096:8"),
     "CUDA_MODULE_LOADING": _one_of("LAZY EAGER"),
 }
-"""The variables of each kind of values."""
+"""Kind of value by space-separated variable names."""
 ALLOWED = {name: kind for names, kind in _KINDS.items() for name in names.split()}
-"""Variables that a job without code of its own may set: they tune and trace NCCL, gloo, threads,
+"""Variables that a job without its own code may set. They tune and trace NCCL, gloo, threads,
 torch's logs and allocators, and CUDA. None names a file, program, library, plugin or host."""

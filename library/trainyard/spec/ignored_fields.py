@@ -1,7 +1,7 @@
-"""Fields that are set and have no effect, because of the values of other fields.
+"""Rules for fields that other fields make ineffective.
 
-A new job with such a field is rejected. A job that was stored before continues, and so does one
-whose layout has changed: for these the plan contains a warning.
+A new job with such a field is rejected. A job that was stored earlier, or has a new layout,
+continues; its plan contains a warning.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def overlap(spec: JobSpec) -> Iterator[Problem]:
 
 
 def decay(spec: JobSpec) -> Iterator[Problem]:
-    """A cosine falls from the end of its warm-up to the end of the schedule."""
+    """A cosine schedule always decays from the end of the warm-up to the end."""
     if spec.lr_schedule.name != "cosine":
         return
     for field, value in _changed(spec.lr_schedule, "decay_steps", "decay_tokens", "decay_shape"):
         yield Problem(
             pointer=f"/lr_schedule/{field}",
-            detail=f"{named(field, value)} does nothing with name='cosine', which falls all the "
-            f"way in one shape; legal: no {field}, or name='warmup_stable_decay'",
+            detail=f"{named(field, value)} does nothing with name='cosine', which decays from the "
+            f"warm-up to the end; legal: no {field}, or name='warmup_stable_decay'",
         )
 
 
@@ -54,27 +54,27 @@ def _changed(section: SpecModel, *fields: str) -> Iterator[tuple[str, object]]:
 
 
 def exclusions(spec: JobSpec) -> Iterator[Problem]:
-    """A part of a name that occurs in no layer excludes nothing."""
+    """Each part in `exclude` occurs in the name of a layer."""
     if spec.quantization.recipe != "none" and _has_our_names(spec):
         yield from _parts_of_names("/quantization/exclude", spec.quantization.exclude, spec, HEAD)
 
 
 def undecayed(spec: JobSpec) -> Iterator[Problem]:
-    """A part of a name that occurs in no matrix stops no decay; norms never decay."""
+    """Each part in `no_decay` occurs in the name of a matrix; norms never decay."""
     if _has_our_names(spec):
         outer = (EMBEDDING,) if spec.architecture.tied_embeddings else (EMBEDDING, HEAD)
         yield from _parts_of_names("/optimizer/no_decay", spec.optimizer.no_decay, spec, *outer)
 
 
 def _has_our_names(spec: JobSpec) -> bool:
-    """Return whether the job trains one of our models in a known size."""
+    """Return whether the job trains a built-in model of a known size."""
     return spec.model.factory is None and spec.model.size in ARCHITECTURES[spec.model.family]
 
 
 def _parts_of_names(
     pointer: str, parts: tuple[str, ...], spec: JobSpec, *outer: str
 ) -> Iterator[Problem]:
-    """Each is part of the name of a linear layer in a block, or of `outer`."""
+    """Yield a problem if a part is in no name of a block's linear layer or of `outer`."""
     if not parts:
         return
     inner = [name for names in LINEAR_LAYERS.values() for name in names]
@@ -91,26 +91,26 @@ def _parts_of_names(
 
 
 def retries(spec: JobSpec) -> Iterator[Problem]:
-    """Some failures are never retried, whatever a spec names."""
+    """Some failures are never retried, even if `retry.on` names them."""
     never = [reason for reason in spec.retry.on if reason in NEVER_RETRIED]
     if never:
         legal = ", ".join(reason for reason in FailureReason if reason not in NEVER_RETRIED)
         yield Problem(
             pointer="/retry/on",
-            detail=f"{named('on', spec.retry.on)}: {', '.join(never)} would come back in every "
-            f"retry, so none follows; legal: {legal}",
+            detail=f"{named('on', spec.retry.on)}: {', '.join(never)} would recur in every "
+            f"retry and is never retried; legal: {legal}",
         )
 
 
 def pipeline(spec: JobSpec) -> Iterator[Problem]:
-    """Fields that cut a pipeline may serve another layout of the same job."""
+    """Pipeline fields have no effect with pp=1; a later layout may use them."""
     axes = spec.parallelism
     if axes.pp > 1:
         return
     for field, value in _changed(axes, "pp_schedule", "pp_microbatches", "pp_layers_per_stage"):
         yield Problem(
             pointer=f"/parallelism/{field}",
-            detail=f"{named(field, value)} does nothing with pp=1; it counts on layouts with a "
+            detail=f"{named(field, value)} does nothing with pp=1; it applies to layouts with a "
             "pipeline",
         )
 
@@ -140,6 +140,6 @@ def shrinking(spec: JobSpec) -> Iterator[Problem]:
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
 NEW_JOB_RULES: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed, retries)
-"""Rules that reject: no layout and no later change of a resume would use the field."""
+"""Rules that reject a new job: no layout and no override of a resume would use the field."""
 WARNING_RULES: tuple[Rule, ...] = (*NEW_JOB_RULES, pipeline, budget, shrinking)
-"""Rules whose problems the plan lists as warnings."""
+"""Rules that the plan reports as warnings."""

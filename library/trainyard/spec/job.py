@@ -1,4 +1,4 @@
-"""The job spec: its sections, and the only parser and validator of it."""
+"""The job spec: its sections, and its only parser and validator."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Tag = Annotated[str, Field(pattern=TAG, max_length=LONGEST_TAG)]
 ProjectName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["vision"])]
 
 DEFAULT_PROJECT = "default"
-"""The project of a job that names none; it always exists."""
+"""Project of a job that names no project; it always exists."""
 
 
 FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
@@ -53,24 +53,24 @@ FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
     ("compile", "enabled"): False,
     ("training", "log_every_steps"): 1,
 }
-"""Defaults that a later version changed, by section and field; digests still omit these."""
+"""Original defaults that a later version changed, by section and field; digests omit them."""
 TRAINER_SECTIONS = (
     *("model", "data", "training", "optimizer", "lr_schedule", "parallelism"),
     *("activation_checkpoint", "compile", "quantization", "validation"),
 )
-"""Sections of the built-in trainer, which a job with a `program` has not."""
+"""Sections of the built-in trainer; a job with a `program` has none of them."""
 TRAINER_POINTERS = (
     *(f"/{section}" for section in TRAINER_SECTIONS),
     *(f"/checkpoint/{field}" for field in CheckpointSection.model_fields if field not in KEPT),
 )
-"""JSON pointers of all that a job with a `program` has not; the JSON Schema has them too."""
+"""JSON pointers that are illegal in a job with a `program`; the JSON Schema has them too."""
 
 
 class JobSpec(SpecModel):
     """A complete training job: what runs, resources and reaction to failures.
 
-    The built-in trainer runs, with model, data and training, or a `program` in its place. It is
-    immutable after submission; changes of a resume are stored on the attempt.
+    A job runs the built-in trainer, with model, data and training, or a `program`. The spec is
+    immutable after submission; overrides of a resume are stored on the attempt.
     """
 
     model_config = ConfigDict(json_schema_extra={"of_the_trainer": list(TRAINER_POINTERS)})
@@ -84,13 +84,13 @@ class JobSpec(SpecModel):
     project: ProjectName = DEFAULT_PROJECT
     """Project whose share and quotas the job's slots count towards; it must exist."""
     program: ProgramSection | None = None
-    """A program of the user's own in place of the built-in trainer, whose sections are then left
-    out: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
+    """A program of the user's own, instead of the built-in trainer. Leave out the trainer's
+    sections then: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
     `activation_checkpoint`, `compile`, `quantization` and `validation`."""
     model: ModelSection = ModelSection()
-    """What is trained."""
+    """The model."""
     data: DataSection = DataSection()
-    """On what."""
+    """The training text and its tokenizer."""
     training: TrainingSection = TrainingSection()
     """Length, batch and precision."""
     optimizer: OptimizerSection = OptimizerSection()
@@ -116,14 +116,15 @@ class JobSpec(SpecModel):
     validation: ValidationSection = ValidationSection()
     """Loss on held-out sequences."""
     env: Env = Field(default_factory=dict)
-    """Environment variables of the ranks. Where jobs bring no code of their own, only those pass
-    that docs/environment.md lists. Values are stored encrypted; views mask those of other names."""
+    """Environment variables of the ranks. Where jobs may not bring code, only the variables in
+    docs/environment.md are legal. Values are stored encrypted; views mask those of all other
+    variables."""
 
     @model_validator(mode="after")
     def _fit_warmup(self) -> Self:
-        """Limit a warm-up that is not given to the whole schedule, so that short runs are legal.
+        """Cut the default warm-up to the length of the schedule, so that short runs are legal.
 
-        The number is stored in the spec, so that later versions read the same value.
+        The spec stores the number, so that later versions read the same value.
         """
         if self.program is not None:
             return self
@@ -137,12 +138,12 @@ class JobSpec(SpecModel):
 
     @property
     def kind(self) -> Literal["trainer", "program"]:
-        """What runs: the built-in trainer, or a program of the user's own."""
+        """Kind of job: the built-in trainer, or a program of the user's own."""
         return "trainer" if self.program is None else "program"
 
     @property
     def is_preemptible(self) -> bool:
-        """Whether another job may make it leave: what a program saves is not known."""
+        """Whether another job may preempt it; a program decides, because its saves are unknown."""
         return self.program is None or self.program.preemptible
 
     @property
@@ -151,12 +152,12 @@ class JobSpec(SpecModel):
         return self.training.steps if self.program is None else self.program.steps
 
     def layout_name(self, layout: Layout) -> str:
-        """Return a layout in words: of a program only the number of its slots is known."""
+        """Return a layout in words; only the number of slots for a program."""
         return str(layout) if self.program is None else layout.slots_in_words
 
     @property
     def architecture(self) -> Architecture:
-        """The model's shape: the size's own, with the shapes that the spec gives in its place.
+        """Shape of the model: that of its size, with the changes that the spec gives.
 
         Raises:
             KeyError: the family or the size is unknown (`trainyard.spec.rules` rejects it first).
@@ -172,7 +173,7 @@ class JobSpec(SpecModel):
 
     @property
     def schedule_steps(self) -> int:
-        """Step in which the learning-rate schedule ends, fixed at submission."""
+        """Step at which the learning-rate schedule ends, fixed at submission."""
         return -(-self.schedule_tokens // self.tokens_per_step)
 
     @property
@@ -211,9 +212,9 @@ class JobSpec(SpecModel):
     def digest(self) -> str:
         """SHA-256 of all values that differ from the first defaults, in hexadecimal.
 
-        A field that a later version adds, or a changed default, leaves it as it is. It omits `env`,
-        whose values may be secrets: a digest would allow others to test guesses. It omits
-        `project`, which no trainer receives: a digest of server and trainer is the same.
+        A new field or a changed default in a later version does not change the digest. It omits
+        `env`: values may be secrets, and a digest would allow others to test guesses. It omits
+        `project`, which no trainer receives, so server and trainer compute the same digest.
         """
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"env", "project"})
         for (section, field), first in FIRST_DEFAULTS.items():
@@ -226,12 +227,12 @@ class JobSpec(SpecModel):
 
     @property
     def pack(self) -> str | None:
-        """Digest of the pack with the code of its program."""
+        """Digest of the pack with the program's code; None without a pack."""
         code = None if self.program is None else self.program.code
         return None if code is None else code.pack
 
     def layout(self, world_size: int | None = None) -> Layout:
-        """Return the layout on `world_size` slots (the requested number when absent).
+        """Return the layout on `world_size` slots (the spec's number when absent).
 
         Raises:
             SpecError: the axes do not multiply to the world size.
@@ -268,10 +269,10 @@ class JobSpec(SpecModel):
         return BatchPartition(training.global_batch_size, training.micro_batch_size, layout.dp)
 
     def on_layout(self, layout: Layout) -> JobSpec:
-        """Return the job on another layout, with its axes and number of slots.
+        """Return the job with the axes and number of slots of another layout.
 
-        Choices for one size of an axis are dropped with that size: the stages of a pipeline and
-        its micro-batches are derived anew, and asynchronous tensor parallelism ends with `tp`.
+        Options that apply to one size of an axis are reset when the size changes: the stages of a
+        pipeline and its micro-batches are derived again, and `async_tp` is reset with `tp`.
         """
         resources = self.resources.model_copy(update={"world_size": layout.world_size})
         if self.program is not None:
@@ -291,15 +292,15 @@ class JobSpec(SpecModel):
     def is_sharded(self, layout: Layout) -> bool:
         """Return whether FSDP holds the weights on a layout.
 
-        With one rank in all, or one for each stage, that computes in the type of its weights,
-        nothing needs to be sharded, cast or gathered. FSDP would still copy weights and gradients:
-        4 % of the step of a model of 5 M parameters, and the memory of one layer.
+        A single rank, or a single rank for each stage, has nothing to shard or gather, and nothing
+        to cast if it computes in the type of its weights. FSDP would still copy weights and
+        gradients: 4 % of the step of a model of 5 M parameters, and the memory of one layer.
         """
         casts = self.training.param_dtype != self.training.weight_dtype
         return layout.world_size > layout.pp or casts or self.optimizer.cpu_offload
 
     def _has_pipelines_of(self, layout: Layout) -> bool:
-        """Return whether the job's own axes give as many pipelines of the same number of ranks."""
+        """Return whether the job's own axes give the same `pp` and `dp` as a layout."""
         try:
             own = self.layout()
         except ValueError:

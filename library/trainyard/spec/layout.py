@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         pp: Ranks = 1
 
 else:
-    # A layout stored before an axis existed lacks its field, which then means 1.
+    # A layout stored before an axis existed lacks its field: the size is 1.
     _Sizes = create_model(
         "_Sizes",
         __base__=SpecModel,
@@ -37,7 +37,7 @@ _MESH_SIZES = attrgetter(*(axis.name for axis in MESH_AXES))
 
 
 class Layout(_Sizes):
-    """The resolved parallel axes (`trainyard.axes`); rank order is that of `MESH_AXES`."""
+    """The resolved parallel axes (`trainyard.axes`); ranks are ordered by `MESH_AXES`."""
 
     def size(self, axis: str) -> int:
         """Return the size of an axis."""
@@ -56,15 +56,15 @@ class Layout(_Sizes):
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Number of ranks."""
         return math.prod(_MESH_SIZES(self))
 
     @property
     def node_units(self) -> tuple[int, ...]:
-        """Numbers of adjacent ranks that share a node, where one has so many slots; 1 is left out.
+        """Sizes of the groups of adjacent ranks that share a node if it has enough slots.
 
-        First the ranks of `tp` and `cp` together, then those of `tp` alone. Both axes communicate
-        in every block, and vary fastest in rank order.
+        First `cp x tp`, then `tp`; 1 is left out. Both axes communicate in every block, and vary
+        fastest in rank order.
         """
         return tuple(dict.fromkeys(n for n in (self.cp * self.tp, self.tp) if n > 1))
 
@@ -87,12 +87,12 @@ class Layout(_Sizes):
         """Return the layout of `world_size` ranks.
 
         Args:
-            world_size: ranks in all.
-            sizes: size of each axis, 1 where absent; `dp_shard=-1` takes the remaining factor.
+            world_size: number of ranks.
+            sizes: size of each axis, 1 when absent; `dp_shard=-1` takes the remaining factor.
 
         Raises:
-            SpecError: the axes do not multiply to `world_size`; field, value and nearest legal
-                values are named.
+            SpecError: the axes do not multiply to `world_size`; it names field, value and nearest
+                legal values.
         """
         factors = {axis.name: sizes.get(axis.name, 1) for axis in AXES if axis.multiplies_world}
         dp_shard = factors.pop("dp_shard")
@@ -113,14 +113,15 @@ class Layout(_Sizes):
 
 
 def data_parallel_layouts(sizes: Mapping[str, int], world_size: int) -> list[Layout]:
-    """Return the layouts of a number of ranks that differ from given axes in `dp` axes alone.
+    """Return the layouts of `world_size` ranks that change only the `dp` axes.
 
-    First the one that keeps the number of shards, then the one that keeps the replicas, then one
-    replica over all ranks. The list is empty where the other axes do not divide the number.
+    In this order: the layout that keeps the number of shards, the one that keeps the number of
+    replicas, and one replica over all ranks. The list is empty if the other axes do not divide
+    `world_size`.
 
     Args:
         sizes: size of each axis; `dp_shard` may be -1.
-        world_size: ranks in all.
+        world_size: number of ranks.
     """
     replicas, shards = sizes["dp_replicate"], sizes["dp_shard"]
     others = math.prod(
@@ -138,7 +139,7 @@ def data_parallel_layouts(sizes: Mapping[str, int], world_size: int) -> list[Lay
 
 
 def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
-    """Return a problem at the largest axis that could have another size, else at the slots."""
+    """Return a problem at the largest axis with a legal alternative, else at the slots."""
     product = math.prod(axes.values())
     words = f"{' x '.join(axes)} = {product}"
     slots = around(world_size, multiples(product, world_size))

@@ -9,7 +9,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.training import LrScheduleSection, OptimizerSection
 
 STANDSTILL = 2.0**-8
-"""Half a unit in the last place of bfloat16, relative to the number; less is rounded away."""
+"""Half a unit in the last place of bfloat16, as a ratio; smaller changes are rounded away."""
 
 
 def weight_decay(spec: JobSpec) -> Iterator[Problem]:
@@ -25,7 +25,7 @@ def weight_decay(spec: JobSpec) -> Iterator[Problem]:
 
 
 def moments(spec: JobSpec) -> Iterator[Problem]:
-    """A moment in bfloat16 decays only if one step's share of it survives rounding."""
+    """A moment in bfloat16 decays only if the decay of one step survives rounding."""
     section = spec.optimizer
     if section.state_dtype != "bfloat16":
         return

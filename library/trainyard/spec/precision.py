@@ -1,4 +1,4 @@
-"""Rules of low precision and compilation for shapes and for the hardware of the nodes."""
+"""Rules of low precision and compilation: shapes of the model, and hardware of the nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.training.known_devices import LEAST_CAPABILITY, Slot, known_devic
 from trainyard.training.rounding import Rounding
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
-"""Recipes whose kernels give bfloat16 results only."""
+"""Recipes with kernels that return bfloat16 only."""
 MULTIPLE = {"float8": 16, "mxfp8": 32}
 """Tensor cores multiply float8 in pieces of 16, and 32 numbers share one scale of MX."""
 LINEAR_LAYERS = {
@@ -23,20 +23,20 @@ LINEAR_LAYERS = {
     "n_kv_heads": ("attention.wk", "attention.wv"),
     "ffn_dim": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3"),
 }
-"""Layers of a block by the field that gives their sharded width; `dim` is the other width."""
+"""Layers of a block by the field of their sharded width; the other width is `dim`."""
 FROM_SHARDED = ("attention.wo", "feed_forward.w2")
-"""Layers whose inputs have the sharded width: their weights have `dim` rows."""
+"""Layers with inputs of the sharded width: their weights have `dim` rows."""
 
 
 def number_format(spec: JobSpec) -> Literal["float8", "mxfp8"] | None:
-    """Return the numbers that quantized products multiply; None without quantization."""
+    """Return the number format of quantized products; None without quantization."""
     if spec.quantization.recipe == "none":
         return None
     return "mxfp8" if spec.quantization.recipe == "mxfp8" else "float8"
 
 
 def rounding_of(spec: JobSpec) -> Rounding:
-    """Return what rounds most in a step of this job."""
+    """Return the coarsest rounding in a step of this job."""
     training, recipe = spec.training, spec.quantization.recipe
     if recipe != "none":
         return recipe
@@ -49,9 +49,9 @@ def quantizes(section: QuantizationSection, name: str, *widths: int) -> bool:
     """Return whether a linear layer multiplies in low precision.
 
     Args:
-        section: gives the recipe, and the layers that are left out.
-        name: of the layer in the whole model.
-        widths: its two sides, undivided.
+        section: recipe and excluded layers.
+        name: name of the layer in the whole model.
+        widths: both widths of its matrix, undivided.
     """
     return (
         section.recipe != "none"
@@ -67,16 +67,19 @@ def slots_for(spec: JobSpec, slots: Collection[Slot]) -> list[Slot]:
 
 
 def can_quantize(spec: JobSpec, slot: Slot) -> bool:
-    """Return whether a slot multiplies the job's numbers; a CPU emulates, an unknown GPU may."""
+    """Return whether a slot supports the job's number format.
+
+    A CPU emulates every format; an unknown GPU is assumed to support it.
+    """
     numbers, device = number_format(spec), known_device(slot.name)
     return numbers is None or slot.device == "cpu" or device is None or device.can(numbers)
 
 
 def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """Widths on each rank, and tokens, are multiples of `MULTIPLE`.
+    """The widths and the tokens on each rank are multiples of `MULTIPLE`.
 
-    Products for gradients of weights sum over tokens. The layers of an own model are unknown
-    before it is built; the trainer checks them.
+    Tokens count because products for weight gradients sum over them. The layers of an own model
+    are unknown before it is built; the trainer checks them.
     """
     numbers = number_format(spec)
     if numbers is None:
@@ -112,28 +115,28 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
 
 
 def _quantized_fields(spec: JobSpec) -> dict[str, int]:
-    """Return the fields that give a width to some quantized layer, each with its unit."""
+    """Return the fields that set the width of a quantized layer, each with its unit."""
     found = {field for field, _, _ in _quantized_layers(spec)}
     units = {"dim": 1, **_units(spec)}
     return {field: unit for field, unit in units.items() if found and field in {"dim", *found}}
 
 
 def _units(spec: JobSpec) -> dict[str, int]:
-    """Return the features of a layer for one of each field of `LINEAR_LAYERS`."""
+    """Return the number of features per unit of each field in `LINEAR_LAYERS`."""
     head_dim = spec.architecture.head_dim
     return {"ffn_dim": 1, "n_heads": head_dim, "n_kv_heads": head_dim}
 
 
 def quantized_elements(spec: JobSpec) -> int:
-    """Return how many weights of a block multiply in low precision, on the mean of all blocks."""
+    """Return the number of quantized weights per block, averaged over all blocks."""
     found = sum(elements for _, _, elements in _quantized_layers(spec))
     return found // spec.architecture.n_layers
 
 
 def shards_of_rows(spec: JobSpec, layout: Layout) -> int | None:
-    """Return over how many ranks FSDP and TP divide the rows of weights that FSDP may scale.
+    """Return the number of ranks over which FSDP and TP divide the rows of scalable weights.
 
-    None where it gathers no weights from the device, on which it scales them for float8.
+    None if FSDP gathers no weights from the device, where it would scale them for float8.
     """
     if not spec.is_sharded(layout) or spec.optimizer.cpu_offload:
         return None
@@ -141,9 +144,9 @@ def shards_of_rows(spec: JobSpec, layout: Layout) -> int | None:
 
 
 def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
-    """Return how many weights of a block FSDP gathers in float8, on the mean of all blocks.
+    """Return the number of weights per block that FSDP gathers in float8, averaged over blocks.
 
-    Those of `float8_tensorwise` whose rows divide evenly over the ranks, as in
+    They are the weights of `float8_tensorwise` with rows that divide evenly over the ranks, as in
     `trainer.parallel.quantize`.
     """
     shards = shards_of_rows(spec, layout)
@@ -154,7 +157,7 @@ def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
 
 
 def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int, int]]:
-    """Yield for each quantized layer the field of its other width, its rows, and its weights."""
+    """Yield the field of the sharded width, the rows and the weights of each quantized layer."""
     a = spec.architecture
     for field, unit in _units(spec).items():
         width = getattr(a, field) * unit
@@ -164,7 +167,7 @@ def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int, int]]:
 
 
 def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
-    """A memory budget needs the compiler, which selects what is kept for backward."""
+    """A memory budget needs the compiler, which selects the activations to keep for backward."""
     if spec.activation_checkpoint.mode == "memory_budget" and spec.compile.enabled is not True:
         yield Problem(
             pointer="/activation_checkpoint/mode",
@@ -176,7 +179,7 @@ def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
 def compiled_recomputation(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     """Compiled blocks under tensor parallelism cannot be recomputed in full.
 
-    torch 2.13 then saves a device mesh along with the tensors of a block, and miscounts them.
+    torch 2.13 then saves a device mesh with the tensors of a block, and miscounts them.
     """
     if layout.tp > 1 and spec.compile.enabled is True and spec.activation_checkpoint.mode == "full":
         yield Problem(
@@ -200,7 +203,7 @@ def depends_on_hardware(spec: JobSpec) -> bool:
 
 
 def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """Some slot on which the job may be placed supports its recipe.
+    """At least one slot that the job may use supports its recipe.
 
     Args:
         spec: the job.

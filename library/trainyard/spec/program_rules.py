@@ -1,4 +1,4 @@
-"""Rules of a job that runs a program in place of the built-in trainer."""
+"""Rules of a job that runs a program instead of the built-in trainer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def sections(spec: JobSpec) -> Iterator[Problem]:
 
 
 def given_sections(spec: JobSpec) -> Iterator[Problem]:
-    """Nor may a new job name such a section with its defaults, by which nothing would happen.
+    """A new job with a program names no section of the trainer, not even with its defaults.
 
-    A document that a program wrote names all of them, and is legal: `show --json` gives such a one.
+    A document that names all of them is legal: `show --json` writes such a document.
     """
     given = spec.model_fields_set & {*TRAINER_SECTIONS}
     if given == {*TRAINER_SECTIONS}:
@@ -39,20 +39,20 @@ def _left_out(name: str) -> Problem:
 
 
 def saving(spec: JobSpec) -> Iterator[Problem]:
-    """The program decides itself when and how it saves."""
+    """A program decides when and how it saves; fields for it are rejected."""
     section, default = spec.checkpoint, CheckpointSection()
     for name in CheckpointSection.model_fields:
         value = getattr(section, name)
         if name not in KEPT and value != getattr(default, name):
             yield Problem(
                 pointer=f"/checkpoint/{name}",
-                detail=f"{named(name, value)}, but a program saves when and as it decides itself; "
+                detail=f"{named(name, value)}, but a program decides itself when and how it saves; "
                 f"legal: no {name}",
             )
 
 
 def resuming(spec: JobSpec) -> Iterator[Problem]:
-    """A range of sizes, and words for a resume, need a program that can resume."""
+    """A range of sizes, and `resume_arguments`, need a program that can resume."""
     program = spec.program
     assert program is not None, "the rules of programs apply to programs"
     if spec.resources.size_range is not None and program.resume != "any_world_size":

@@ -23,9 +23,9 @@ from trainyard.training.known_devices import Slot
 Rule = Callable[[JobSpec], Iterator[Problem]]
 
 BYTE_VOCABULARY = 259
-"""256 bytes, begin of text, end of text, padding."""
+"""256 bytes, start of text, end of text, padding."""
 SIZES_NAMED = 64
-"""Numbers of slots next to an illegal one that are looked at for the nearest legal ones."""
+"""World sizes that are tried on either side of an illegal one to find the nearest legal ones."""
 
 
 def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
@@ -33,8 +33,8 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it. Each `auto` is checked with its
-            value on the expected device; the device itself is never a reason to reject.
-        slots: slots of the nodes; if unknown, no job is rejected because of hardware.
+            value on the expected device; the device alone is never a reason to reject.
+        slots: slots of the nodes; if empty, no job is rejected because of hardware.
 
     Raises:
         SpecError: naming every problem found.
@@ -45,7 +45,7 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
 def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     """Reject a job that cannot run, or a field that has no effect.
 
-    The second does not prevent a job that was stored before from continuing.
+    A field without effect does not stop a job that was stored earlier from continuing.
 
     Raises:
         SpecError: naming every problem found.
@@ -54,9 +54,10 @@ def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
 
 
 def fields_with_code(spec: JobSpec) -> tuple[str, ...]:
-    """Return the fields of a spec that run code of the job, or could: none where the trainer runs.
+    """Return the fields of a spec that run, or could run, code of the job.
 
-    Such a job is not trusted by others: nothing that it leaves on a node or measures is shared.
+    Other jobs do not trust a job with such fields: they share none of its caches on a node and
+    none of its measurements.
     """
     fields = [p.pointer[1:].replace("/", ".") for p in environment_problems(spec.env)]
     if spec.model.factory is not None:
@@ -67,7 +68,7 @@ def fields_with_code(spec: JobSpec) -> tuple[str, ...]:
 
 
 def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
-    """Reject a job that no layout of its slots can run; `layout_problems` has the other rules.
+    """Reject a job that cannot run on any layout; `layout_problems` has the rules of layouts.
 
     Raises:
         SpecError: naming every problem found.
@@ -78,7 +79,7 @@ def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None
 def _check(
     spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot], *of_programs: Rule
 ) -> None:
-    """Apply rules of the built-in trainer, or those of programs and `of_programs`."""
+    """Apply `rules` to a trainer job; apply `PROGRAM` and `of_programs` to a program."""
     if spec.program is not None:
         found = [problem for rule in (*PROGRAM, *of_programs, _resources) for problem in rule(spec)]
         if found:
@@ -100,7 +101,7 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
         )
         return
     shape = spec.architecture
-    if spec.model.factory is None:  # the vocabulary of an own model is only an input of the planner
+    if spec.model.factory is None:  # an own model has its own heads
         yield from _heads(shape)
     if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
         yield Problem(
@@ -134,20 +135,20 @@ def _heads(shape: Architecture) -> Iterator[Problem]:
 
 
 def _own_model(spec: JobSpec) -> Iterator[Problem]:
-    """Fields that only an own model has, and fields that it lacks; `axes` has its layouts."""
+    """Reject fields that only an own model has, or that it lacks; `axes` has its layout rules."""
     model = spec.model
     if model.factory is None:
         for name in ("code", "arguments", "block_classes", "plans"):
             value = getattr(model, name)
             if value:
-                detail = f"{named(name, value)} goes with model.factory; legal: {name} left out"
+                detail = f"{named(name, value)} needs model.factory; legal: no {name}"
                 yield Problem(pointer=f"/model/{name}", detail=detail)
         return
     unknown = {
         "/model/initial_weights": (model.initial_weights, "has no published names; legal: none"),
         "/model/dropout": (
             model.dropout,
-            "has its own; legal: 0, and what it takes in model.arguments",
+            "has its own; legal: 0, with the model's own options in model.arguments",
         ),
         "/data/document_masks": (spec.data.document_masks, "is given tokens only; legal: false"),
     }
@@ -159,7 +160,7 @@ def _own_model(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _data(spec: JobSpec) -> Iterator[Problem]:
-    """Fields that this kind of input needs, and fields that it ignores."""
+    """Reject fields that this kind of input lacks or ignores."""
     data = spec.data
     corpus, bytes_only = data.source == "corpus", data.tokenizer == "byte"
     source = f"source={data.source!r}"
@@ -216,7 +217,7 @@ def _axes(spec: JobSpec) -> Iterator[Problem]:
 
 
 def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """Yield what a layout cannot divide: batch, heads, tokens, layers or widths."""
+    """Yield a problem for each size that a layout cannot divide: batch, heads, tokens and so on."""
     try:
         spec.batch_partition(layout)
     except ValueError as error:
@@ -234,7 +235,7 @@ def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
 
 
 def _borrowed(axis: Axis, facts: LayoutFacts) -> Iterator[Problem]:
-    """Reject an axis that regroups ranks of others and does not divide their number."""
+    """Reject an axis that regroups the ranks of other axes and does not divide their number."""
     size = facts.size(axis.name)
     if axis.multiplies_world or size == 1:
         return
@@ -278,9 +279,9 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _ends_of_range(spec: JobSpec) -> Iterator[Problem]:
-    """Reject an end of an elastic job's range on which no layout with its axes is legal.
+    """Reject a smallest or largest size of an elastic job that has no legal layout.
 
-    A job that cannot run on its own number of slots has other problems to solve first.
+    Skip a job that cannot run on its own number of slots: its other problems come first.
     """
     if spec.resources.size_range is None or _breaks_a_rule(spec):
         return
@@ -293,13 +294,13 @@ def _ends_of_range(spec: JobSpec) -> Iterator[Problem]:
             legal = [each for each in inner if _has_layout(spec, each)]
             yield Problem(
                 pointer=f"/resources/{field}",
-                detail=f"{field}={size} has no layout that differs in dp_replicate and dp_shard "
-                f"alone; {nearest(size, legal)}",
+                detail=f"{field}={size} has no legal layout that changes only dp_replicate and "
+                f"dp_shard; {nearest(size, legal)}",
             )
 
 
 def _has_layout(spec: JobSpec, world_size: int) -> bool:
-    """Return whether a layout of the spec's axes, but for `dp`, is legal with some micro-batch."""
+    """Return whether some layout that changes only the `dp` axes is legal with micro-batch 1."""
     training = spec.training.model_copy(update={"micro_batch_size": 1})
     smallest = spec.model_copy(update={"training": training})
     layouts = data_parallel_layouts(spec.parallelism.sizes, world_size)

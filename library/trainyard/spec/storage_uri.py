@@ -14,7 +14,7 @@ from trainyard.base.redaction import hide_credentials
 ROOT_PATTERN = re.compile(ROOT)
 OBJECTS = "s3://"
 ROOT_FILE = ".trainyard-root"
-"""File with the UUID of a storage root, which proves that nodes see the same root."""
+"""File with the UUID of a storage root; it proves that nodes see the same root."""
 _OBJECT_STORE = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[\w.=-]+(?:/[\w.=-]+)*))?",
     re.ASCII,
@@ -25,10 +25,10 @@ def split_place(place: str) -> tuple[str, PurePosixPath]:
     """Return the root's name and the path below it.
 
     The settings of each machine define its roots. The code that opens the file resolves symbolic
-    links and checks that the result is beneath the root.
+    links and checks that the result is below the root.
 
     Raises:
-        ValueError: the text names no root, or its path is absolute or climbs out with `..`.
+        ValueError: the text names no root, or its path is absolute or contains `..`.
     """
     root, colon, relative = place.partition(":")
     if not colon or not ROOT_PATTERN.fullmatch(root):
@@ -45,7 +45,7 @@ def split_place(place: str) -> tuple[str, PurePosixPath]:
 
 
 def is_object_store(root: str) -> bool:
-    """Return whether a root, as the settings of a machine define it, is a bucket."""
+    """Return whether a root in a machine's settings is a bucket."""
     return root.startswith(OBJECTS)
 
 

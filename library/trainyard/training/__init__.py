@@ -1,1 +1,1 @@
-"""Pure facts of a run: batch partition, stream position, shapes, devices."""
+"""Pure computations for a run: batch partition, stream position, shapes, devices."""

@@ -1,4 +1,4 @@
-"""Shapes of the models that can be trained, in one table that needs no torch."""
+"""Shapes of the built-in models, in one table without torch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from functools import partial
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How Llama 3.1 stretches rotary positions to contexts longer than it was first trained on.
+    """Llama 3.1's scaling of rotary positions to contexts longer than the original one.
 
-    Frequencies that turn less than `low_freq_factor` times within the original context are divided
-    by `factor`, those that turn more than `high_freq_factor` times stay, the others lie between.
+    Frequencies with fewer than `low_freq_factor` turns in the original context are divided by
+    `factor`, those with more than `high_freq_factor` turns stay, and the others are interpolated.
     """
 
     factor: float
-    """Divides the low frequencies."""
+    """Divisor of the low frequencies."""
     low_freq_factor: float = 1.0
-    """Turns within the original context up to which a frequency counts as low."""
+    """Most turns of a low frequency in the original context."""
     high_freq_factor: float = 4.0
-    """Turns from which on it counts as high."""
+    """Fewest turns of a high frequency in the original context."""
     original_context: int = 8192
-    """Tokens of the context before it was stretched."""
+    """Tokens of the original context."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Architecture:
     vocab_size: int
     """Rows of the embedding."""
     own_head_dim: int | None = None
-    """Width of one attention head where it is not `dim / n_heads`."""
+    """Width of one attention head if it is not `dim / n_heads`."""
     rope_theta: float = 500_000.0
     """Base of the rotary position frequencies."""
     rope_scaling: RopeScaling | None = None
-    """How rotary positions are stretched; not at all when absent."""
+    """Scaling of rotary positions; none when absent."""
     norm_eps: float = 1e-5
     """Epsilon of the RMS norms."""
     tied_embeddings: bool = False
-    """Whether the head is the embedding, transposed."""
+    """Whether the head is the transposed embedding."""
     qk_norm: bool = False
-    """Whether each head's queries and keys pass an RMS norm before they are rotated."""
+    """Whether queries and keys of each head pass an RMS norm before the rotation."""
 
     @property
     def head_dim(self) -> int:
@@ -60,7 +60,7 @@ class Architecture:
 
     @property
     def attention_dim(self) -> int:
-        """Width of all query heads together; `dim` unless heads have a width of their own."""
+        """Total width of all query heads; `dim` unless heads have their own width."""
         return self.n_heads * self.head_dim
 
 
@@ -75,11 +75,11 @@ _QWEN = partial(
 )
 _LLAMA_3_1, _LLAMA_3_2 = RopeScaling(factor=8.0), RopeScaling(factor=32.0)
 
-# As published: each number is that of the model's config.json on the Hugging Face hub
-# (meta-llama/Llama-3.2-1B and -3B, Llama-3.1-8B, -70B and -405B; Qwen/Qwen3-0.6B to -32B). Columns:
-# dim, n_layers, n_heads, n_kv_heads and ffn_dim. `debug` trains in seconds on one CPU core; 320
-# rows hold the 256 bytes, three special tokens, and padding to a multiple of 64; that of Qwen has
-# heads wider than dim / n_heads, as most of its family.
+# As published in the models' config.json on the Hugging Face hub (meta-llama/Llama-3.2-1B and -3B,
+# Llama-3.1-8B, -70B and -405B; Qwen/Qwen3-0.6B to -32B). Columns: dim, n_layers, n_heads,
+# n_kv_heads and ffn_dim. `debug` trains in seconds on one CPU core; its 320 rows hold the 256
+# bytes, three special tokens, and padding to a multiple of 64. Qwen's `debug` has heads wider than
+# dim / n_heads, like most of its family.
 ARCHITECTURES: dict[str, dict[str, Architecture]] = {
     "llama3": {
         "debug": Architecture(64, 4, 4, 2, 192, 320, rope_theta=10_000.0),

@@ -1,9 +1,9 @@
-"""How a global batch is split into micro-batches over the data-parallel ranks.
+"""The split of a global batch into micro-batches over the data-parallel ranks.
 
 Planner and trainer share the rule. The global batch is cut in order into micro-batches of
 `micro_batch_size` sequences; the last one may hold fewer. Micro-batch i goes to data-parallel rank
-i mod dp. In the last round, ranks without a micro-batch run one of weight zero, so that every rank
-joins every collective.
+i mod dp. In the last round, ranks without a micro-batch run one with weight zero, so that every
+rank joins every collective.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class BatchPartition:
     global_batch_size: int
     """Sequences in one optimizer step."""
     micro_batch_size: int
-    """Sequences that one rank runs at once."""
+    """Sequences in one forward pass of a rank."""
     dp: int
     """Data-parallel ranks."""
 
@@ -30,7 +30,7 @@ class BatchPartition:
         if min(self.global_batch_size, self.micro_batch_size, self.dp) < 1:
             raise ValueError(f"every number of {self} must be positive")
         if self.dp > self.micro_batches:
-            # dp micro-batches need only one sequence in the last: (dp - 1) full ones, and one more.
+            # dp micro-batches need (dp - 1) full ones, and one sequence in the last.
             smaller = (self.global_batch_size - 1) // (self.dp - 1)
             or_smaller = f" or micro_batch_size up to {smaller}" if smaller else ""
             raise ValueError(
@@ -47,17 +47,17 @@ class BatchPartition:
 
     @property
     def rounds(self) -> int:
-        """Micro-batches that each rank runs in a step, those of weight zero included."""
+        """Micro-batches of each rank in a step, including those of weight zero."""
         return -(-self.micro_batches // self.dp)
 
     @property
     def idle_share(self) -> float:
-        """Share of the ranks' sequence slots that hold no sequence, from 0 up to below 1."""
+        """Share of the ranks' sequence slots without a sequence, from 0 up to below 1."""
         return 1 - self.global_batch_size / (self.rounds * self.dp * self.micro_batch_size)
 
     def for_rank(self, dp_rank: int) -> list[range]:
-        """Return the offsets into the global batch of each round of a rank; empty when idle."""
-        # Round-robin, not blocks: the sequences of a round are neighbours in the stream at any dp.
+        """Return a rank's offsets into the global batch for each round; empty for an idle round."""
+        # Round-robin, not blocks: at any dp the sequences of a round are neighbours in the stream.
         starts = range(0, self.global_batch_size, self.micro_batch_size)
         batches = [
             range(start, min(start + self.micro_batch_size, self.global_batch_size))

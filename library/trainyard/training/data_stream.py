@@ -1,7 +1,7 @@
-"""The endless stream of sequences, and the windows of it that are skipped on purpose.
+"""Positions in the endless stream of sequences, and the windows to skip.
 
-All arithmetic of positions is here, for the trainer's reader and the server's comparisons. Skipped
-windows change which sequences a step holds, never how many.
+The trainer's reader and the server's comparisons share this arithmetic. Skipped windows change the
+sequences of a step, but never their number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _check_window(window: tuple[int, int]) -> tuple[int, int]:
     return window
 
 
-# The schema declares an array of two: generated TypeScript types do not preserve the tuple.
+# The schema declares an array of two, because generated TypeScript types do not keep the tuple.
 _SCHEMA = {
     "type": "array",
     "items": {"type": "integer", "minimum": 0},
@@ -34,12 +34,12 @@ Window = Annotated[
     AfterValidator(_check_window),
     WithJsonSchema(_SCHEMA),
 ]
-"""Positions of the stream: the first one, and the one after the last."""
+"""Window of the stream: first position, and position after the last."""
 Windows = Annotated[tuple[Window, ...], Field(strict=False, max_length=10_000)]
 
 
 def merged(windows: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the same positions as windows in order, none of which touches another."""
+    """Merge windows that overlap or touch, and return them in order."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(windows):
         if joined and start <= joined[-1][1]:
@@ -50,14 +50,14 @@ def merged(windows: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def advanced(position: int, sequences: int, windows: Iterable[tuple[int, int]]) -> int:
-    """Return the position that comes `sequences` later in the stream without the windows.
+    """Advance a position by a number of sequences, and skip the windows.
 
-    It never lies within a window; with 0 sequences it is only moved out of one.
+    The result is never inside a window; with 0 sequences the position only leaves a window.
     """
     for start, end in merged(windows):
         if end <= position:
             continue
-        before = max(start - position, 0)  # sequences up to the window
+        before = max(start - position, 0)  # sequences before the window
         if sequences < before:
             break
         sequences -= before
@@ -66,9 +66,9 @@ def advanced(position: int, sequences: int, windows: Iterable[tuple[int, int]]) 
 
 
 def left_out(windows: Iterable[tuple[int, int]], *, sequences: int) -> tuple[tuple[int, int], ...]:
-    """Return the windows that the first `sequences` sequences of the stream skip.
+    """Return the windows that are skipped within the first `sequences` sequences of the stream.
 
-    Two lineages of one job have trained on the same sequences while these are equal.
+    Two lineages of a job have trained on the same sequences as long as these are equal.
     """
     windows = merged(windows)
     if not sequences:
@@ -78,5 +78,5 @@ def left_out(windows: Iterable[tuple[int, int]], *, sequences: int) -> tuple[tup
 
 
 def covered(window: tuple[int, int], windows: Iterable[tuple[int, int]]) -> bool:
-    """Return whether every position of a window lies within the others."""
+    """Return whether other windows cover every position of a window."""
     return any(start <= window[0] and window[1] <= end for start, end in merged(windows))

@@ -1,4 +1,4 @@
-"""Model FLOPs of training: those of the mathematics, without any overhead of the hardware."""
+"""Model FLOPs of training, without overhead of the hardware."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from trainyard.training.architectures import Architecture
 
 
 def matmul_parameters(architecture: Architecture) -> int:
-    """Count the weights that a token is multiplied with: blocks and head, no norm, no look-up.
+    """Count the weights in matrix products: blocks and head, without norms and the embedding.
 
-    A tied embedding counts here, because it is multiplied with as the head.
+    A tied embedding counts, because it is also the head.
     """
     a = architecture
     return a.n_layers * matmul_parameters_of_a_block(a) + a.vocab_size * a.dim
 
 
 def matmul_parameters_of_a_block(architecture: Architecture) -> int:
-    """Count those of one block: projections of attention and feed-forward."""
+    """Count the weights of one block: projections of attention and feed-forward."""
     a = architecture
     attention = 2 * a.dim * (a.attention_dim + a.n_kv_heads * a.head_dim)
     return attention + 3 * a.dim * a.ffn_dim
@@ -24,10 +24,10 @@ def matmul_parameters_of_a_block(architecture: Architecture) -> int:
 def training_flops_per_token(architecture: Architecture, seq_len: int) -> int:
     """Return the FLOPs of forward and backward for one token of a sequence of `seq_len`.
 
-    6 for each weight of a matrix product (2 forward, 4 backward) and 6 x layers x (heads x head
-    width) x seq_len for attention: PaLM (Chowdhery et al. 2022, appendix B) counts 12 there, for
-    every pair of tokens; a causal model attends to half of them. Norms, rotary positions, softmax,
-    the loss, the optimizer and anything that is computed twice do not count.
+    The sum of 6 for each weight of a matrix product (2 forward, 4 backward) and 6 x layers x
+    (heads x head width) x seq_len for attention. PaLM (Chowdhery et al. 2022, appendix B) counts 12
+    for attention, for every pair of tokens; a causal model attends to half of them. Norms, rotary
+    positions, softmax, the loss, the optimizer and recomputation do not count.
     """
     attention = 6 * architecture.n_layers * architecture.attention_dim * seq_len
     return 6 * matmul_parameters(architecture) + attention

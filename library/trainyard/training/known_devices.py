@@ -1,8 +1,8 @@
-"""Devices that are known by name: what they can do, how fast, and with how much memory.
+"""Known devices by name: capabilities, speed and memory.
 
 FLOPs are the dense peaks of the makers' data sheets (half of those "with sparsity"), for products
-that sum in float32. Names are those of `nvidia-smi` and `torch.cuda.get_device_name`. A device
-that is not listed is unknown: no rule rejects a job and no plan makes a claim because of it.
+that sum in float32. Names are those of `nvidia-smi` and `torch.cuda.get_device_name`. A device that
+is not listed is unknown: no rule rejects a job because of it, and no plan makes claims about it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ GB = 10**9
 Precision = Literal["float32", "tf32", "bfloat16", "float8"]
 
 LEAST_CAPABILITY = {"float8": (8, 9), "mxfp8": (10, 0)}
-"""Compute capability from which tensor cores multiply these (PTX ISA, `mma` and `tcgen05`)."""
+"""Lowest compute capability of tensor cores with a format (PTX ISA, `mma` and `tcgen05`)."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Hardware of a kind of slot, as registered by its node."""
+    """Hardware of a kind of slot, from the registration of its node."""
 
     device: Literal["cpu", "cuda"]
     """Kind of device."""
@@ -36,30 +36,30 @@ class Device:
     """A kind of GPU."""
 
     name: str
-    """Short name, as in `H100 SXM`."""
+    """Short name, such as `H100 SXM`."""
     capability: tuple[int, int]
     """CUDA compute capability."""
     memory_bytes: int
-    """Memory by the data sheet; one that comes in several sizes has its smallest here."""
+    """Memory by the data sheet; the smallest size if there are several."""
     nvlink: bool
-    """Whether GPUs of a node reach each other's memory directly, which symmetric memory needs."""
+    """Whether the GPUs of a node access each other's memory directly, as symmetric memory needs."""
     peak_flops: dict[Precision, float]
-    """FLOP/s, dense; a precision without tensor cores of its own is absent."""
+    """Dense FLOP/s by precision; a precision without tensor cores is absent."""
 
     def can(self, number_format: Literal["float8", "mxfp8"]) -> bool:
-        """Return whether its tensor cores multiply numbers of a format."""
+        """Return whether its tensor cores support a number format."""
         return self.capability >= LEAST_CAPABILITY[number_format]
 
 
 def known_device(name: str) -> Device | None:
-    """Return what is known of a device of this name; None for an unknown one, or a part of one."""
+    """Return the device of this name; None for an unknown device, or a part of one."""
     if re.search(r"\bMIG\b", name):
         return None
     return next((device for pattern, device in DEVICES if re.search(pattern, name)), None)
 
 
 def peak_flops(name: str, precision: Precision) -> float | None:
-    """Return the dense peak of a device in FLOP/s; None where it is not known."""
+    """Return the dense peak of a device in FLOP/s; None if unknown."""
     device = known_device(name)
     return None if device is None else device.peak_flops.get(precision)
 
@@ -79,7 +79,7 @@ _HOPPER_SXM = (66.9, 494.7, 989.4, 1978.9)
 _HOPPER_NVL = (60.0, 417.5, 835.5, 1671.0)
 _A100 = (19.5, 156.0, 312.0)
 
-# The first pattern that is found counts, so special kinds of a chip stand before the plain one.
+# The first match counts, so variants of a chip come before the plain name.
 # Data sheets: NVIDIA HGX B200 and GB200 NVL72 (per GPU), H100, H200, GH200, A100, A40, A30, A10,
 # L40S, L40, L20, L4, RTX 6000 Ada, V100, T4, H20, H800, A800 (these two have slower links only);
 # whitepapers of GB202 (RTX 5090), AD102 (RTX 4090) and GA102 (RTX 3090).

@@ -11,11 +11,11 @@ from typing import Literal
 class LrSchedule:
     """The learning rate of a job, all lengths in tokens.
 
-    They are integers: a schedule given in steps and the same one given in tokens agree bit by bit.
+    Lengths are integers, so that a schedule in steps and the same one in tokens agree bit by bit.
     """
 
     name: Literal["warmup_stable_decay", "cosine"]
-    """`cosine` falls from the end of the warm-up on, `warmup_stable_decay` over its last part."""
+    """`cosine` decays from the end of the warm-up on, `warmup_stable_decay` in its last part."""
     decay_shape: Literal["linear", "cosine", "sqrt"]
     """Shape of the decay of `warmup_stable_decay`."""
     peak: float
@@ -25,11 +25,11 @@ class LrSchedule:
     tokens_per_step: int
     """Tokens of one optimizer step, over all ranks."""
     total_tokens: int
-    """Tokens after which the rate stays at its end."""
+    """Tokens after which the rate keeps its final value."""
     warmup_tokens: int
-    """Tokens in which the rate rises."""
+    """Tokens of the warm-up."""
     decay_tokens: int
-    """Tokens in which `warmup_stable_decay` falls, where the schedule has room for them."""
+    """Tokens of the decay of `warmup_stable_decay`, if the schedule is long enough."""
 
     def rate(self, step: int) -> float:
         """Return the rate of the optimizer step that completes `step` (counted from 1).
@@ -37,13 +37,13 @@ class LrSchedule:
         Warmup rises linearly and reaches the peak at its end. `cosine` then follows half a cosine
         to `min_ratio` at the total (Loshchilov and Hutter, SGDR, 2017, without restarts);
         `warmup_stable_decay` holds the peak and decays over its last part (Hu et al., MiniCPM,
-        2024). After the total the rate stays at its end.
+        2024). After the total the rate keeps its final value.
         """
         seen, total, warmup = step * self.tokens_per_step, self.total_tokens, self.warmup_tokens
         if seen < warmup:
             return self.peak * (seen / warmup)
         start = warmup if self.name == "cosine" else max(warmup, total - self.decay_tokens)
-        # A decay of no length never begins: the rate stays at its peak.
+        # A decay of length 0 never starts: the rate stays at its peak.
         progress = min(max(seen - start, 0) / (total - start), 1.0) if start < total else 0.0
         shape = "cosine" if self.name == "cosine" else self.decay_shape
         left = {

@@ -1,7 +1,7 @@
-"""The order of the samples within an epoch: a stateless bijection, and the hash that keys it.
+"""The order of the samples in an epoch: a stateless bijection, and the hash that keys it.
 
-The arithmetic is that of Python's integers and of numpy's `uint64` arrays alike, so the trainer
-permutes whole batches by the same lines. Orders of existing runs depend on every constant here.
+The code works on Python's integers and on numpy's `uint64` arrays, so the trainer permutes whole
+batches with it. Orders of existing runs depend on every constant here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Permutation:
         return value
 
     def permute_bits(self, values: Words) -> Words:
-        """Return the network's result of each number, which may be n or more."""
+        """Return the network's result for each number; it may be n or more."""
         high, low = values >> self._low_bits, values & self._low_mask
         # Each round XORs one half with a function of the other, which is invertible. Alternating
         # the target instead of swapping the halves allows halves of unequal width.

@@ -1,4 +1,4 @@
-"""The timetable of a pipeline: which rank runs which stage when, and how long ranks wait.
+"""The schedule of a pipeline: the stages of each rank, and the waiting time of ranks.
 
 Planner and trainer share the rules: one computes the cost of a schedule, the other runs it.
 p ranks share one pipeline; each runs v stages and, in one run of the schedule, m micro-batches.
@@ -14,15 +14,15 @@ PipelineSchedule = Literal[
     "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"
 ]
 INTERLEAVED = ("Interleaved1F1B", "InterleavedZeroBubble")
-"""Schedules whose ranks run any number of stages from two on."""
+"""Schedules with any number of stages per rank, from two on."""
 SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble")
 """Schedules that compute the gradients of inputs and of weights at different times."""
 
 
 def rank_of_stage(schedule: PipelineSchedule, index: int, *, pp: int) -> int:
-    """Return the pipeline rank of a stage: in turn, or there and back for `ZBVZeroBubble`.
+    """Return the pipeline rank of a stage: round-robin, or in a V for `ZBVZeroBubble`.
 
-    There and back, rank 0 has the first and the last stage, and every rank two.
+    In a V every rank has two stages; rank 0 has the first and the last.
     """
     if schedule == "ZBVZeroBubble":
         return min(index, 2 * pp - 1 - index)
@@ -30,15 +30,15 @@ def rank_of_stage(schedule: PipelineSchedule, index: int, *, pp: int) -> int:
 
 
 def runs_of(rounds: int, microbatches: int) -> int:
-    """Return the runs of a schedule in a step of `rounds` micro-batches a rank."""
+    """Return the runs of a schedule in a step with `rounds` micro-batches per rank."""
     return -(-rounds // microbatches)
 
 
 def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_rank: int) -> int:
     """Return the m with which a step of `rounds` micro-batches takes the least time.
 
-    Among equals it is the one with the fewest runs, because each run reduces gradients anew. For a
-    given number of runs the least sufficient m is best: a larger one never shortens a run.
+    Among equals it is the m with the fewest runs, because each run reduces gradients again. For a
+    given number of runs the smallest sufficient m is best: a larger m never shortens a run.
     """
     best, shortest = rounds, math.inf
     for runs in range(1, rounds + 1):
@@ -53,15 +53,15 @@ def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_ran
 
 
 def next_runnable(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> int:
-    """Return the least runnable number that is not below the given one; at most p - 1 above it."""
+    """Return the smallest runnable number from the given one on; it is at most p - 1 higher."""
     return next(m for m in itertools.count(microbatches) if can_run(schedule, m, pp=pp))
 
 
 def can_run(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> bool:
-    """Return whether a schedule can run this number of micro-batches at once.
+    """Return whether a schedule can run this number of micro-batches in one run.
 
-    1F1B needs one for each stage. The interleaved ones run them in max(1, m // p) equal groups.
-    The others take any number (torch.distributed.pipelining.schedules, 2.13).
+    1F1B needs one for each stage. The interleaved schedules run them in max(1, m // p) equal
+    groups. The others accept any number (torch.distributed.pipelining.schedules, 2.13).
     """
     if schedule in INTERLEAVED:
         return microbatches % max(1, microbatches // pp) == 0
@@ -69,27 +69,27 @@ def can_run(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> bool:
 
 
 def least_microbatches(schedule: PipelineSchedule, *, pp: int) -> int:
-    """Return the fewest micro-batches with which a schedule runs."""
+    """Return the fewest micro-batches that a schedule can run."""
     return pp if schedule == "1F1B" else 1
 
 
 def bubble_share(
     schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int
 ) -> float:
-    """Return the share of a run's time in which a rank waits, were all stages equally long."""
+    """Return the share of a run for which a rank waits, if all stages take equal time."""
     wait = waiting(schedule, pp=pp, stages_per_rank=stages_per_rank, microbatches=microbatches)
     return wait / (3 * stages_per_rank * microbatches + wait)
 
 
 def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int) -> int:
-    """Return how long each rank waits in a run, in forward passes of a stage.
+    """Return the waiting time of each rank in a run, in forward passes of a stage.
 
-    Backward takes two of them, or one for each half; a rank works for 3 v m. GPipe, 1F1B and
-    interleaved ones with p micro-batches or more: Narayanan et al. 2021, section 2.2. ZB-H1 with v
-    stages: Qi et al. 2023, table 2. ZB-V has no bubble there because its iterations overlap, as
-    they cannot where all ranks wait for the norm of the gradient. With fewer micro-batches a rank
-    waits until the first one returns; those terms come from simulating the schedules, which a test
-    repeats.
+    Backward takes two forward passes, or one for each half; a rank works for 3 v m. GPipe, 1F1B and
+    interleaved schedules with p micro-batches or more: Narayanan et al. 2021, section 2.2. ZB-H1
+    with v stages: Qi et al. 2023, table 2. ZB-V has no bubble there because its iterations overlap;
+    here they cannot, because all ranks wait for the gradient norm. With fewer micro-batches a rank
+    waits until the first one returns; those terms come from a simulation of the schedules, which a
+    test repeats.
     """
     few = max(0, pp - microbatches)
     match schedule:
@@ -109,10 +109,10 @@ def in_flight(
 ) -> int:
     """Return the most forward passes of stages that a rank holds before their backward.
 
-    GPipe holds all of them; 1F1B as many as there are stages from this one on. The interleaved
-    ones run (v - 1) g + k (p - 1 - rank) ahead, for groups of g micro-batches and k = 2, or 1 with
-    a zero bubble, where the weights' half of `rank` backward passes waits too. ZB-V holds 2 p, or
-    somewhat less where there are fewer than 2 p - 1 micro-batches.
+    GPipe holds all of them; 1F1B holds one for each stage from this one on. The interleaved
+    schedules run (v - 1) g + k (p - 1 - rank) ahead, for groups of g micro-batches; k is 2, or 1
+    with a zero bubble, where the weight gradients of `rank` backward passes wait too. ZB-V holds
+    2 p, or somewhat less with fewer than 2 p - 1 micro-batches.
     """
     most = stages_per_rank * microbatches
     group = microbatches // max(1, microbatches // pp)
@@ -144,7 +144,7 @@ def takes_stages(schedule: PipelineSchedule, stages: int, *, pp: int) -> bool:
 
 
 def legal_stages(schedule: PipelineSchedule, *, pp: int) -> str:
-    """Return words for the numbers of stages that a schedule can run."""
+    """Return a phrase for the numbers of stages that a schedule can run."""
     least = default_stages_per_rank(schedule) * pp
     if schedule in INTERLEAVED:
         return f"a multiple of {pp} from {least} on"

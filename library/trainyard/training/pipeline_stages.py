@@ -1,4 +1,4 @@
-"""Pipeline stages: the modules of a model in each."""
+"""Pipeline stages, and the modules of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainyard.training.pipeline_schedule import (
 )
 
 EMBEDDING_COST = 0.1
-"""Blocks that the embedding counts for: a look-up has no FLOPs, but takes some time and memory."""
+"""Cost of the embedding in blocks: a look-up has no FLOPs, but takes some time and memory."""
 
 Modules = tuple[tuple[str, ...], ...]
 """Names of the modules of each stage."""
@@ -30,7 +30,7 @@ class Stage:
     """One stage of the pipeline."""
 
     index: int
-    """Place in the model, from 0."""
+    """Position in the model, from 0."""
     rank: int
     """Pipeline rank that runs it."""
     modules: tuple[str, ...]
@@ -38,7 +38,7 @@ class Stage:
 
     @property
     def layers(self) -> int:
-        """Transformer blocks in it."""
+        """Number of transformer blocks."""
         return sum(name.startswith("layers.") for name in self.modules)
 
 
@@ -51,7 +51,7 @@ def cut_into_stages(
     modules: Modules = (),
     layers_per_stage: int | None = None,
 ) -> tuple[Stage, ...]:
-    """Return the stages of a model in its order; a single one without pipeline parallelism.
+    """Return the stages of a model in model order; a single stage without pipeline parallelism.
 
     Args:
         architecture: shape of the model.
@@ -59,11 +59,11 @@ def cut_into_stages(
         seq_len: tokens of a sequence.
         schedule: schedule that runs the stages.
         modules: modules of each stage, by name.
-        layers_per_stage: layers of a stage. Without both, the longest stage is as short as
-            possible, by FLOPs.
+        layers_per_stage: layers of a stage. Without it and `modules`, the longest stage is as short
+            as possible, by FLOPs.
 
     Raises:
-        SpecError: the model cannot be cut this way; the error has the nearest legal values.
+        SpecError: the model cannot be cut this way; it names the nearest legal values.
     """
     names = module_names(architecture)
     if pp == 1:
@@ -94,7 +94,7 @@ def cut_into_stages(
 
 
 def module_names(architecture: Architecture) -> tuple[str, ...]:
-    """Return the modules of which stages are made, in the order in which a token meets them."""
+    """Return the modules that make up stages, in the order of a token's path."""
     layers = (f"layers.{index}" for index in range(architecture.n_layers))
     head = () if architecture.tied_embeddings else ("output",)
     return ("tok_embeddings", *layers, "norm", *head)
@@ -114,10 +114,10 @@ def _balanced_layers(
 
 
 def head_cost(architecture: Architecture, *, seq_len: int) -> float:
-    """Return the blocks that the head counts for, by FLOPs for one token.
+    """Return the cost of the head in blocks, by FLOPs for one token.
 
-    A block multiplies a token with its matrices and, on average, with half of the keys and values
-    of a sequence: 2 x seq_len x (heads x head width) / 2.
+    A block multiplies a token with its matrices and, on average, with half of a sequence's keys
+    and values: 2 x seq_len x (heads x head width) / 2.
     """
     a = architecture
     block = matmul_parameters_of_a_block(a) + a.attention_dim * seq_len
@@ -126,16 +126,16 @@ def head_cost(architecture: Architecture, *, seq_len: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _balanced(n_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Return the layers of each stage such that the longest stage is as short as can be.
+    """Return the layers of each stage such that the longest stage is as short as possible.
 
-    Each has one; every other goes to the stage that is shortest so far, the last of equals, since
-    the first ones hold more micro-batches.
+    Each stage has one layer. Each further layer goes to the shortest stage so far, among equals to
+    the last, because the first stages hold more micro-batches.
     """
     layers = [1] * stages
     costs = [1.0] * stages
     costs[0] += EMBEDDING_COST
     costs[-1] += head
-    # A heap by cost; the negative index makes the last of equals the least.
+    # A heap by cost; the negative index puts the last of equals first.
     shortest = [(cost, -index) for index, cost in enumerate(costs)]
     heapq.heapify(shortest)
     for _ in range(n_layers - stages):
@@ -146,7 +146,7 @@ def _balanced(n_layers: int, stages: int, head: float) -> tuple[int, ...]:
 
 
 def _modules(layers: tuple[int, ...], names: tuple[str, ...]) -> Modules:
-    """Return the names of each stage; the first takes the embedding, the last norm and head."""
+    """Return the modules of each stage; the first has the embedding, the last norm and head."""
     cut, start = [], 0
     for index, count in enumerate(layers):
         end = start + count + (1 if index == 0 else 0)

@@ -1,8 +1,8 @@
-"""Rounding: how far the losses of one training on two layouts may be apart.
+"""Rounding: bound of the difference between the losses of one training on two layouts.
 
-Two layouts compute the same sums in another order. At equal weights their losses differ by the
-rounding of one forward; each update then carries the difference into the weights, and a loss of
-gradient norm g turns a difference w of the weights into about g x w (first-order Taylor expansion).
+Two layouts compute the same sums in another order. With equal weights their losses differ by the
+rounding of one forward. Each update then carries the difference into the weights: at gradient norm
+g a difference w of the weights changes the loss by about g x w (first-order Taylor expansion).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rounding = Literal[
     "float8_rowwise_with_gw_hp",
     "mxfp8",
 ]
-"""What rounds most in a step."""
+"""The coarsest rounding in a step."""
 
 AT_ONE: dict[Rounding, float] = {
     "float32": 1e-5,
@@ -30,26 +30,27 @@ AT_ONE: dict[Rounding, float] = {
     "float8_rowwise_with_gw_hp": 5e-3,
     "mxfp8": 5e-3,
 }
-"""Relative difference at a gradient norm of at most 1, in the first steps. The small model of
-docs/numerics.md is ten times closer, and more in float32: deeper ones round more often."""
+"""Relative difference in the first steps, at a gradient norm of at most 1. The small model of
+docs/numerics.md differs ten times less, and even less in float32: deeper models round more
+often."""
 STEPS = 10
-"""Steps after a change in which the bound is that of the first step."""
+"""Steps after a change of layout with the bound of the first step."""
 MAX_DIFFERENCE = 0.1
-"""The largest bound: more would hold for two different trainings too."""
+"""The largest bound; a larger one would hold for two different trainings too."""
 
 
 def loss_bound(rounding: Rounding, *, grad_norm: float, steps: int) -> float:
-    """Return how far two losses of one step may be apart, relative to the loss.
+    """Return the largest difference between two losses of one step, relative to the loss.
 
-    It holds while the training is stable. Where small differences grow from step to step, as
-    without clipping at a rate that is too high, or once a model learns its data by heart, they grow
-    in every precision (docs/numerics.md).
+    The bound holds while the training is stable. If small differences grow from step to step, as
+    at a rate that is too high without clipping, or once a model memorizes its data, they grow in
+    every precision (docs/numerics.md).
 
     Args:
-        rounding: what rounds most.
-        grad_norm: largest norm of the gradient before clipping since the layouts parted; a norm
-            that is not finite counts as 1.
-        steps: steps since the layouts parted, from 1: at step 1 the weights are equal.
+        rounding: the coarsest rounding.
+        grad_norm: largest gradient norm before clipping since the layouts parted; NaN and infinity
+            count as 1.
+        steps: steps since the layouts parted, from 1; at step 1 the weights are equal.
     """
     amplified = max(1.0, grad_norm) if math.isfinite(grad_norm) else 1.0
     return min(MAX_DIFFERENCE, AT_ONE[rounding] * amplified * max(1.0, steps / STEPS))

@@ -206,8 +206,8 @@ def test_many_empty_micro_batches_are_said() -> None:
     (warning,) = plan(job(2, training=training, parallelism=axes)).warnings
     assert (warning.pointer, warning.detail) == (
         "/parallelism/pp_microbatches",
-        "6 of the 16 micro-batches of a rank hold no sequence: they fill up runs of 8, of which "
-        "1F1B cannot leave any out",
+        "6 of the 16 micro-batches of a rank hold no sequence: 1F1B cannot skip them, because each "
+        "run has 8 micro-batches",
     )
 
 
@@ -267,7 +267,7 @@ def test_the_plan_names_the_micro_batches_with_which_gpipe_fits() -> None:
     said = warned()["/parallelism/pp_microbatches"]
     assert said == (
         "GPipe keeps the activations of all micro-batches of a run; pp_microbatches=15 fits, with "
-        "2 runs a step"
+        "2 runs per step"
     )
     assert "/training/micro_batch_size" not in warned(pp_microbatches=15)
     assert "/training/micro_batch_size" in warned(pp_microbatches=16)

@@ -88,7 +88,7 @@ def test_memory_is_of_the_kind_of_slots_that_the_plan_is_for() -> None:
 def test_weights_in_bfloat16_are_warned_of() -> None:
     training = {"param_dtype": "bfloat16", "weight_dtype": "bfloat16"}
     said = warnings_of(training=training, optimizer={"state_dtype": "bfloat16"})
-    assert "less than 2^-9 of itself is lost" in said.pop("/training/weight_dtype")
+    assert "an update below 2^-9 of the weight is lost" in said.pop("/training/weight_dtype")
     assert said == {}
     assert warnings_of(training={"param_dtype": "bfloat16"}) == {}
 
@@ -210,7 +210,7 @@ def test_ranks_that_do_not_divide_the_rows_of_float8_weights_are_warned_of(
         return
     (detail,) = warnings
     assert f"{ranks} ranks do not divide the rows of {share} of the weights" in detail
-    assert "in bfloat16, whose messages are 2 x those of float8; the result is the same" in detail
+    assert "in bfloat16, with messages 2 x as large as in float8; the result is the same" in detail
 
 
 def test_float8_without_compiled_blocks_is_warned_of_on_gpus() -> None:

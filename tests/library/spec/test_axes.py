@@ -176,8 +176,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         "asynchronous without shards",
         job({"async_tp": True, "tp": 2, "sequence_parallel": False}, compile={"enabled": True}),
         {
-            "/parallelism/async_tp": "async_tp=true needs what sequence_parallel=false leaves "
-            "out; legal: false, or sequence_parallel=true"
+            "/parallelism/async_tp": "async_tp=true needs sequence_parallel, but it is false; "
+            "legal: false, or sequence_parallel=true"
         },
     ),
     (

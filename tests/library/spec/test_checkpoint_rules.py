@@ -64,7 +64,7 @@ def problems(checkpoint: dict[str, Any], validation: int = 0) -> list[Problem]:
             },
             20,
             "interval_steps",
-            "interval_steps=50 is no multiple of validation.interval_steps=20, so that few "
+            "interval_steps=50 is no multiple of validation.interval_steps=20, so few "
             "checkpoints have a validation/loss; nearest legal: 40, 60",
         ),
         (
@@ -76,7 +76,7 @@ def problems(checkpoint: dict[str, Any], validation: int = 0) -> list[Problem]:
             },
             20,
             "interval_steps",
-            "interval_steps=5 is no multiple of validation.interval_steps=20, so that few "
+            "interval_steps=5 is no multiple of validation.interval_steps=20, so few "
             "checkpoints have a validation/loss; nearest legal: 20",
         ),
     ],

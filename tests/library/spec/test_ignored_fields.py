@@ -18,7 +18,7 @@ OVERLAPPED: dict[str, Any] = {
     "compile": {"enabled": True, "backend": "aot_eager"},
     "resources": {"world_size": 2},
 }
-COSINE = "does nothing with name='cosine', which falls all the way in one shape; "
+COSINE = "does nothing with name='cosine', which decays from the warm-up to the end; "
 LAYERS = (
     "legal: parts of output and of layers.0 to layers.3, each with attention.wq, attention.wo, "
     "attention.wk, attention.wv, feed_forward.w1, feed_forward.w2, feed_forward.w3"
@@ -59,9 +59,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"retry": {"on": ["hang", "out_of_memory", "disk_limit"]}},
         "/retry/on",
-        'on=["hang", "out_of_memory", "disk_limit"]: out_of_memory, disk_limit would come back in '
-        "every retry, so none follows; legal: non_finite_loss, loss_spike, checkpoint_error, hang, "
-        "node_lost, preempted, launch_error, trainer_error, program_error",
+        'on=["hang", "out_of_memory", "disk_limit"]: out_of_memory, disk_limit would recur in '
+        "every retry and is never retried; legal: non_finite_loss, loss_spike, checkpoint_error, "
+        "hang, node_lost, preempted, launch_error, trainer_error, program_error",
     ),
 ]
 
@@ -115,7 +115,7 @@ def test_what_serves_another_layout_is_no_reason_to_refuse() -> None:
     (warning,) = plan(moved).warnings
     assert warning.pointer == "/parallelism/pp_schedule"
     assert warning.detail == (
-        "pp_schedule='GPipe' does nothing with pp=1; it counts on layouts with a pipeline"
+        "pp_schedule='GPipe' does nothing with pp=1; it applies to layouts with a pipeline"
     )
     whole = {"parallelism": {"pp_layers_per_stage": 2, "pp_microbatches": 2}}
     assert set(warnings_of(whole)) == {

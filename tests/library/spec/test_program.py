@@ -67,7 +67,7 @@ def test_a_resume_of_it_stays_legal() -> None:
         (
             {"program": {"resume_arguments": ["{step}"], "resume": "any_world_size"}},
             "/program/resume_arguments/0",
-            "{step} stands for nothing; legal: {checkpoint}",
+            "{step} is no known placeholder; legal: {checkpoint}",
         ),
     ],
 )

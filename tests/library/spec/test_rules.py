@@ -64,12 +64,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"model": {"code": "data:code"}},
         "/model/code",
-        "code='data:code' goes with model.factory; legal: code left out",
+        "code='data:code' needs model.factory; legal: no code",
     ),
     (
         {"model": {"factory": "gpt:build"}, "parallelism": {"tp": 2}, **SLOTS},
         "/parallelism/tp",
-        "tp=2 shares out matrices of a model of model.factory, but model.plans=[] has no "
+        "tp=2 divides matrices of a model of model.factory, but model.plans=[] has no "
         "'tensor'; legal: tp=1, or a model that gives this plan",
     ),
     (
@@ -79,7 +79,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
             **SLOTS,
         },
         "/parallelism/pp",
-        "pp=2 shares out the layers of a model of model.factory, but model.plans=['tensor'] "
+        "pp=2 divides the layers of a model of model.factory, but model.plans=['tensor'] "
         "has no 'pipeline'; legal: pp=1, or a model that gives this plan",
     ),
     (
@@ -89,19 +89,19 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
             **SLOTS,
         },
         "/parallelism/cp",
-        "cp=2 shares out a sequence, whose tokens a model of model.factory attends to in a way "
-        "of its own; legal: cp=1",
+        "cp=2 divides a sequence, but a model of model.factory has its own attention, which needs "
+        "whole sequences; legal: cp=1",
     ),
     (
         {"model": {"plans": ["tensor"]}},
         "/model/plans",
-        'plans=["tensor"] goes with model.factory; legal: plans left out',
+        'plans=["tensor"] needs model.factory; legal: no plans',
     ),
     (
         {"model": {"factory": "gpt:build", "dropout": 0.1}},
         "/model/dropout",
-        "dropout=0.1, but a model of model.factory has its own; legal: 0, and what it takes "
-        "in model.arguments",
+        "dropout=0.1, but a model of model.factory has its own; legal: 0, with the model's own "
+        "options in model.arguments",
     ),
     (
         {"model": {"factory": "gpt:build", "initial_weights": "data:x"}},
@@ -267,7 +267,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"checkpoint": {"keep_best_k": 1, "keep_latest_k": 1, "interval_steps": 100}, **VALIDATED},
         "/checkpoint/interval_steps",
-        "interval_steps=100 is no multiple of validation.interval_steps=30, so that few"
+        "interval_steps=100 is no multiple of validation.interval_steps=30, so few"
         " checkpoints have a validation/loss; nearest legal: 90, 120",
     ),
     (

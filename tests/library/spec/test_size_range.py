@@ -24,19 +24,19 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"parallelism": {"tp": 2}, "resources": {"world_size": 4, "min_world_size": 1}},
         "/resources/min_world_size",
-        "min_world_size=1 has no layout that differs in dp_replicate and dp_shard alone; "
+        "min_world_size=1 has no legal layout that changes only dp_replicate and dp_shard; "
         "nearest legal: 2",
     ),
     (
         {"resources": {"world_size": 2, "max_world_size": 17}},
         "/resources/max_world_size",
-        "max_world_size=17 has no layout that differs in dp_replicate and dp_shard alone; "
+        "max_world_size=17 has no legal layout that changes only dp_replicate and dp_shard; "
         "nearest legal: 16",
     ),
     (
         {"checkpoint": {"writers": 2}, "resources": {"world_size": 2, "min_world_size": 1}},
         "/resources/min_world_size",
-        "min_world_size=1 has no layout that differs in dp_replicate and dp_shard alone; "
+        "min_world_size=1 has no legal layout that changes only dp_replicate and dp_shard; "
         "nearest legal: 2",
     ),
 ]

@@ -187,7 +187,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"pp_microbatches": 5},
         "pp_microbatches",
-        "1F1B on pp=2 cannot run pp_microbatches=5 at once, where a rank has 4 micro-batches in a "
+        "1F1B on pp=2 cannot run pp_microbatches=5 together: a rank has 4 micro-batches in a "
         "step; nearest legal: 4",
     ),
     (
@@ -198,7 +198,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
             "training": {"global_batch_size": 22, "micro_batch_size": 1},
         },
         "pp_microbatches",
-        "Interleaved1F1B on pp=4 cannot run pp_microbatches=11 at once, where a rank has 22 "
+        "Interleaved1F1B on pp=4 cannot run pp_microbatches=11 together: a rank has 22 "
         "micro-batches in a step; nearest legal: 10, 12",
     ),
 ]

@@ -1,1 +1,1 @@
-"""Step time of a layout: what its fullest rank does, and what the hardware needs for it."""
+"""Step time of a layout: work of its fullest rank, and rates of the hardware."""

@@ -1,4 +1,4 @@
-"""Learns a kind of hardware from its runs, and measures how well the runs are predicted."""
+"""Fit the coefficients of a kind of hardware to its runs, and measure their accuracy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from trainyard.planner.speed.rates import (
 )
 
 FOLDS = 5
-"""Parts of the runs, each predicted by a fit to the others."""
+"""Number of parts of the runs; each part is predicted by a fit to the others."""
 MEMORY_SPREAD = 0.3
-"""Standard deviation of a part of memory: the estimate is arithmetic on shapes."""
+"""Standard deviation of a part of memory; small, because the estimate is arithmetic on shapes."""
 MARGIN_FROM = 8
-"""Runs from which on the margin of memory follows from their errors."""
+"""Number of runs from which the margin of memory follows from their errors."""
 MARGIN_BEYOND = 0.02
 """Added to the largest error seen: the next run may be the largest."""
 MemoryPart = Literal["fixed", "lasting", "gathered", "activations", "logits"]
@@ -36,22 +36,22 @@ class MeasuredRun:
     work: StepWork
     """Work of a step."""
     memory: MemoryEstimate
-    """What the planner estimates from the spec."""
+    """The planner's estimate from the spec."""
     step_seconds: float | None = None
     """Measured time of a step; None without enough steps."""
     peak_bytes: int | None = None
-    """Measured peak of the fullest rank; None where it is not known."""
+    """Measured peak of the fullest rank; None if unknown."""
     available_bytes: int | None = None
-    """Memory of a slot; None where it is not known."""
+    """Memory of a slot; None if unknown."""
     out_of_memory: bool = False
-    """Whether it failed for lack of memory."""
+    """Whether it ran out of memory."""
 
 
 def calibrate(prior: Calibration, runs: Sequence[MeasuredRun]) -> Calibration:
     """Return the coefficients that explain the runs, with their accuracy.
 
     Args:
-        prior: those of the data sheet.
+        prior: coefficients from the data sheet.
         runs: finished runs of the hardware, in any order.
     """
     if not runs:
@@ -85,7 +85,7 @@ def predicted_bytes(calibration: Calibration, memory: MemoryEstimate) -> float:
 
 
 def is_said_to_fit(calibration: Calibration, memory: MemoryEstimate, available: int) -> bool:
-    """Return whether the predicted peak with its margin is within the memory of a slot."""
+    """Return whether the predicted peak with its margin fits into the memory of a slot."""
     return calibration.memory_margin * predicted_bytes(calibration, memory) <= available
 
 
@@ -138,7 +138,7 @@ def _memory_parts(
 
 
 def _margin(pairs: Sequence[tuple[MeasuredRun, Calibration]]) -> float:
-    """Return the factor on the prediction above which no run lies; 1 with few runs."""
+    """Return the factor on the prediction that no run exceeds; 1 with few runs."""
     over = [
         run.peak_bytes / predicted_bytes(fitted, run.memory)
         for run, fitted in pairs
@@ -181,5 +181,5 @@ def _did_not_fit(run: MeasuredRun) -> bool:
 
 
 def _at(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that this share of them does not exceed."""
+    """Return the smallest value that this share of the values does not exceed."""
     return values[math.ceil(share * len(values)) - 1] if values else None

@@ -1,8 +1,8 @@
-"""Fits coefficients to measured runs: least squares in log space towards those of a data sheet.
+"""Fit coefficients to measured runs: least squares in log space, with a data sheet as the prior.
 
 A coefficient is prior x exp(s + d): one s for all, and a d for each, both with a Gaussian prior. So
-one run moves all coefficients together, and further ones separate them. Runs that nothing
-explains weigh less (Huber), and no coefficient becomes negative.
+one run moves all coefficients together, and further runs separate them. Outliers weigh less
+(Huber), and no coefficient becomes negative.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 NOISE = 0.08
-"""Standard deviation of a measured figure, as a share of it."""
+"""Relative standard deviation of a measured figure."""
 SPREAD = 1.5
-"""Standard deviation of d: factors of 4 are common, of 20 are not."""
+"""Standard deviation of d: factors of 4 are common, factors of 20 are not."""
 COMMON_SPREAD = 3.0
 """Standard deviation of s."""
 OUTLIER = 3.0
-"""Residuals, in standard deviations, from which a run weighs less."""
+"""Residual, in standard deviations, above which a run weighs less."""
 BOUND = 6.0
 """Largest s + d: a coefficient is within a factor of 400 of its prior."""
 ITERATIONS, CONVERGED = 40, 1e-4
@@ -36,8 +36,9 @@ def fit_coefficients(
     """Return the coefficients that explain runs best.
 
     Args:
-        runs: for each a function that gives the parts of its figure for coefficients, and the
-            measured figure, above 0. Each part is proportional to the coefficient of its name.
+        runs: for each run a function that returns the parts of its figure for given coefficients,
+            and the measured figure, above 0. Each part is proportional to the coefficient of its
+            name.
         prior: the coefficients before any run, above 0.
         common_spread: standard deviation of s; 0 leaves s out.
         spread: standard deviation of d.

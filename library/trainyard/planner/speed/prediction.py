@@ -31,7 +31,7 @@ PART_OF: Mapping[Quantity, StepPart] = {
 
 @dataclass(frozen=True)
 class Predictor:
-    """Nodes of one kind and what is known of them."""
+    """Nodes of one kind, with the coefficients of their hardware."""
 
     node: NodeKind
     """The nodes."""
@@ -46,7 +46,7 @@ class Predictor:
         Args:
             spec: the job, without `auto` values.
             layout: the parallel axes.
-            partition: gives the micro-batch size and the rounds.
+            partition: micro-batch size and rounds.
             memory: the estimate from the spec, which the calibration corrects.
 
         Raises:
@@ -66,7 +66,7 @@ class Predictor:
         )
 
     def fits(self, memory: MemoryEstimate, available: int) -> bool:
-        """Return whether a layout fits; by the estimate alone before any run of the hardware."""
+        """Return whether a layout fits; before any run on the hardware, by the estimate alone."""
         if not self.calibration.runs:
             return memory.total <= available
         return is_said_to_fit(self.calibration, memory, available)

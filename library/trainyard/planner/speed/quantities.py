@@ -1,4 +1,4 @@
-"""Quantities of which a step time consists, and the nodes that they depend on."""
+"""Quantities that make up a step time, and the nodes that they depend on."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Quantity = Literal[
     "rounds",
     "steps",
 ]
-"""Products by type, attention, bytes of activations, of updates, of traffic within and between
-nodes, collectives, passes of blocks that the host launches, micro-batches, and the step itself."""
+"""Products by type, attention, bytes of activations, updates, and traffic within and between nodes,
+collectives, passes of blocks that the host launches, micro-batches, and the step itself."""
 
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes on which ranks run, as far as step times depend on them."""
+    """Properties of the nodes that step times depend on."""
 
     device: Literal["cpu", "cuda"]
     """Kind of slot."""
     name: str
     """Name of the GPU or CPU."""
     slots: int
-    """Slots of a node; ranks of an axis beyond them communicate over the network."""
+    """Slots of a node; an axis with more ranks communicates over the network."""
     cores: int
     """CPU cores of a node, which CPU ranks share."""
 
     def crowding(self, ranks: int) -> float:
-        """Return how many CPU ranks share a core; 1 on GPUs."""
+        """Return the number of CPU ranks per core; 1 on GPUs."""
         if self.device != "cpu":
             return 1.0
         return max(1.0, min(ranks, self.slots) / self.cores)
@@ -47,8 +47,8 @@ class StepWork:
     """Work of the busiest rank in a step."""
 
     quantities: dict[Quantity, float]
-    """Amount of each quantity; work is stretched by waiting in a pipeline and by shared cores."""
+    """Amount of each quantity; waits in a pipeline and shared cores increase it."""
     hidden: dict[Quantity, float]
-    """Part of the traffic that a device with streams of its own sends while it computes."""
+    """Part of the traffic that a device with its own streams sends while it computes."""
     device: Literal["cpu", "cuda"]
     """Kind of slot."""

@@ -1,4 +1,4 @@
-"""What a kind of hardware needs for each quantity of work, by its data sheet or fitted to runs."""
+"""Time of a kind of hardware for each quantity of work, from its data sheet or fitted to runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ON_CPU: Mapping[Quantity, float] = {
     "rounds": 1e-3,
     "steps": 3e-3,
 }
-"""Seconds of a unit on one core of a server, measured in orders of magnitude alone."""
+"""Seconds per unit on one core of a server; only the order of magnitude was measured."""
 ON_GPU: Mapping[Quantity, float] = {
     "moved_bytes": 1 / 1.5e12,
     "updated_bytes": 1 / 1.5e12,
@@ -38,11 +38,11 @@ ON_GPU: Mapping[Quantity, float] = {
     "rounds": 1e-3,
     "steps": 5e-3,
 }
-"""Likewise of a GPU and its host, apart from what its data sheet gives."""
+"""Seconds per unit on a GPU and its host, for quantities that no data sheet gives."""
 PRODUCTS_REACH, ATTENTION_REACHES = 0.65, 0.4
-"""Shares of the peak that products of large matrices, and fused attention, reach."""
+"""Shares of the peak that large matrix products, and fused attention, reach."""
 NVLINK, PCIE = 200e9, 12e9
-"""Bytes/s that a collective sends from a GPU to the others of its node."""
+"""Bytes/s of a collective from a GPU to the other GPUs of its node."""
 PROCESS_BYTES = {"cpu": 350 * MIB, "cuda": 64 * MIB}
 """Memory of a rank beyond its tensors: torch itself on a CPU, the allocator's pools on a GPU."""
 
@@ -55,7 +55,7 @@ class MemoryRates(RecordModel):
     lasting: Amount
     """Weights, gradients and optimizer states."""
     gathered: Amount
-    """Gathered weights and gradients of the layers at work."""
+    """Gathered weights and gradients of the active layers."""
     activations: Amount
     """Activations."""
     logits: Amount
@@ -63,37 +63,37 @@ class MemoryRates(RecordModel):
 
 
 class Accuracy(RecordModel):
-    """How far predictions are off the runs of a kind of hardware; each is predicted without it."""
+    """Errors of predictions for the runs of a kind of hardware; the fit excludes the run itself."""
 
     step_median: RelativeError | None
-    """Median error of the step time; absent without a run that has one."""
+    """Median error of the step time; absent without a measured step time."""
     step_p95: RelativeError | None
-    """The error that 95 % of them do not exceed."""
+    """Error that 95 % of the runs do not exceed."""
     memory_median: RelativeError | None
-    """Median error of the peak of memory."""
+    """Median error of the memory peak."""
     memory_p95: RelativeError | None
-    """The error that 95 % of them do not exceed."""
+    """Error that 95 % of the runs do not exceed."""
     fits_judged: Annotated[int, Field(ge=0)]
-    """Runs that were said to fit."""
+    """Runs that were predicted to fit."""
     fits_wrong: Annotated[int, Field(ge=0)]
-    """Those of them that ran out of memory or needed more than a slot has."""
+    """Runs among them that ran out of memory or needed more than a slot has."""
 
 
 class Calibration(RecordModel):
-    """Coefficients of a kind of hardware, and how well they predict its runs."""
+    """Coefficients of a kind of hardware, and their accuracy."""
 
     device_name: str
     """Name of the GPU or CPU."""
     runs: Annotated[int, Field(ge=0)]
-    """Runs that they are fitted to; 0 for those of the data sheet."""
+    """Number of runs in the fit; 0 for coefficients from the data sheet."""
     seconds: dict[Quantity, Amount]
-    """Seconds for a unit of each quantity."""
+    """Seconds per unit of each quantity."""
     memory: MemoryRates
-    """Memory for each estimated byte."""
+    """Bytes per estimated byte."""
     memory_margin: Annotated[float, Field(ge=1)] = 1.0
-    """Factor on the predicted memory above which no known run lies; it must fit too."""
+    """Factor on the predicted memory that no known run exceeds; a job fits only with it."""
     accuracy: Accuracy | None = None
-    """Errors over the runs; absent without one."""
+    """Errors over the runs; absent without runs."""
 
 
 def sheet_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration | None:
@@ -124,9 +124,9 @@ def sheet_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration
 
 
 def prior_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration:
-    """Return the coefficients from which a fit starts; those of an H100 for an unknown GPU.
+    """Return the initial coefficients of a fit; an H100's for an unknown GPU.
 
-    The first run scales them all.
+    The first run scales all of them.
     """
     known = sheet_rates(device, device_name)
     if known is None:
@@ -139,8 +139,8 @@ def prior_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration
 def seconds_by_quantity(work: StepWork, seconds: Mapping[Quantity, float]) -> dict[Quantity, float]:
     """Return the seconds of a step by quantity; their sum is the step time.
 
-    A CPU does one thing after the other. A GPU computes while its host launches and while traffic
-    that overlaps is sent: of the three the longest counts, and the others are left out.
+    A CPU does everything in sequence. A GPU computes while its host launches and while overlapping
+    traffic is sent: only the longest of the three counts.
     """
     spent = {name: amount * seconds[name] for name, amount in work.quantities.items() if amount}
     if work.device == "cpu":

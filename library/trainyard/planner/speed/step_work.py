@@ -1,7 +1,7 @@
 """Work of one step on the busiest rank: operations, bytes and messages, by quantity.
 
 Each quantity is multiplied by a coefficient of the hardware (`trainyard.planner.speed.rates`), in
-seconds for one of its units; the sum is the step time. Everything follows from spec and layout.
+seconds per unit; the sum is the step time. The quantities follow from spec and layout.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.flops import matmul_parameters_of_a_block
 
 COMPILED = 0.5
-"""Share of the bytes that elementwise operations move, and of the operations that the host
-launches, which remain when blocks are compiled."""
+"""Share of elementwise bytes, and of the host's launches, that remains when blocks are compiled."""
 SELECTIVE = 0.5
-"""Share of a block's products that backward repeats under `selective`: every second."""
+"""Share of a block's products that backward repeats under `selective`: every second product."""
 QUANTIZED = 0.6
-"""Time of a product in float8 with its casts, as a share of that in bfloat16, on a GPU that can."""
+"""Time of a float8 product with its casts, relative to bfloat16, on a GPU with float8."""
 EMULATED = 2.0
-"""Likewise on a CPU, which rounds the operands and multiplies in the type of computation."""
+"""The same on a CPU, which rounds the operands and multiplies in the type of computation."""
 COLLECTIVES_OF_A_STEP = 4
 """Collectives of a step that no axis counts: norm of the gradient, loss, digests, decisions."""
 
@@ -45,8 +44,8 @@ def step_work(spec: JobSpec, layout: Layout, partition: BatchPartition, node: No
     Args:
         spec: the job, without `auto` values.
         layout: the parallel axes.
-        partition: gives the micro-batch size and the rounds.
-        node: where the ranks run.
+        partition: micro-batch size and rounds.
+        node: nodes of the ranks.
 
     Raises:
         SpecError: the model or the batch cannot be cut into the stages of a pipeline.
@@ -59,7 +58,7 @@ def step_work(spec: JobSpec, layout: Layout, partition: BatchPartition, node: No
     bubble = 0.0 if pipeline is None else pipeline.bubble_share
     mean = sum(rank.flops for rank in ranks) / len(ranks)
     crowding = node.crowding(layout.world_size)
-    # Ranks that wait leave their core to others: either the slowest rank or the cores decide.
+    # Waiting ranks leave their core to others, so either the slowest rank or the cores decide.
     stretch = max(1 / (1 - bubble), crowding * mean / busiest.flops)
     quantities = {name: amount * stretch for name, amount in busiest.computed().items()}
     hidden: dict[Quantity, float] = {}
@@ -77,13 +76,13 @@ def step_work(spec: JobSpec, layout: Layout, partition: BatchPartition, node: No
 
 
 def _leaves_node(axis: str, layout: Layout, node: NodeKind) -> bool:
-    """Return whether ranks of an axis lie on several nodes."""
+    """Return whether the ranks of an axis are on several nodes."""
     reach = 1
     for each in reversed(MESH_AXES):  # the fastest-varying axis first
         reach *= layout.size(each.name)
         if each.name == axis:
             return reach > node.slots and layout.size(axis) > 1
-    return layout.world_size > node.slots  # an axis that regroups ranks of others
+    return layout.world_size > node.slots  # an axis that regroups the ranks of other axes
 
 
 class _Rank:
@@ -106,7 +105,7 @@ class _Rank:
         blocks = part.layers * matmul_parameters_of_a_block(a)
         passes = 3 + self.repeated
         products = 2 * self.tokens * (blocks * passes * _quantized(spec) + 3 * self.head)
-        # Causal attention: scores and mixed values of half of the pairs, two products in forward.
+        # Causal attention: two products in forward, for scores and values of half of the pairs.
         pairs = self.tokens * spec.training.seq_len / 2
         attention = 4 * pairs * a.attention_dim * part.layers
         self.products = rounds * products / self.matrices
@@ -114,7 +113,7 @@ class _Rank:
         self.flops = self.products + self.attention
 
     def computed(self) -> dict[Quantity, float]:
-        """Return what the rank computes."""
+        """Return the computation of the rank, by quantity."""
         spec, part = self.spec, self.part
         fewer = COMPILED if spec.compile.enabled is True else 1.0
         product: Quantity = "float32_flops" if self.compute == 4 else "bfloat16_flops"
@@ -128,7 +127,7 @@ class _Rank:
         }
 
     def _moved(self, fewer: float) -> float:
-        """Return the bytes of activations and logits of a micro-batch, written and read again."""
+        """Return the bytes written and read for activations and logits of a micro-batch."""
         spec, tokens = self.spec, math.ceil(self.tokens)
         saved = activations_of_a_block(spec, self.layout, tokens=tokens)
         moved = self.part.layers * saved * (3 + self.repeated) * fewer
@@ -140,14 +139,14 @@ class _Rank:
         return moved
 
     def _updated(self) -> float:
-        """Return the bytes of shards that the norm of the gradient and the update pass over."""
+        """Return the bytes of shards that the gradient norm and the update read and write."""
         counted = self.part.parameters(count_parameters(self.shape))
         shards = math.prod(self.layout.size(axis.name) for axis in AXES if axis.shards_weights)
         weight, state = self.spec.training.weight_dtype, self.spec.optimizer.state_dtype
         return counted / shards * (4 * BYTES[weight] + 4 * BYTES[state])
 
     def traffic(self, stages: int) -> list[tuple[str, Traffic]]:
-        """Return what the rank, which has so many stages of a pipeline, sends for each axis."""
+        """Return the rank's traffic for each axis, with this many pipeline stages on the rank."""
         spec, layout, a = self.spec, self.layout, self.shape
         counted = count_parameters(a)
         heads = self.tokens * self.compute / self.matrices
@@ -192,7 +191,7 @@ def _repeated_attention(spec: JobSpec) -> float:
 
 
 def _quantized(spec: JobSpec) -> float:
-    """Return the time of a block's products as a multiple of those without quantization."""
+    """Return the time of a block's products relative to products without quantization."""
     if number_format(spec) is None:
         return 1.0
     part = quantized_elements(spec) / matmul_parameters_of_a_block(spec.architecture)

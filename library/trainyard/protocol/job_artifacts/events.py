@@ -8,7 +8,7 @@ from trainyard.protocol.event_kinds import EventData
 from trainyard.run.artifacts.artifact_records import DropReason
 
 ArtifactGroup = Literal["image", "histogram", "files"]
-"""A list of its own on the page of a job."""
+"""Group of artifacts with its own list on the page of a job."""
 
 
 class OutputDropped(EventData):
@@ -19,13 +19,13 @@ class OutputDropped(EventData):
     reason: DropReason
     """Why."""
     first: str | None
-    """Name of the first artifact that was dropped; null for logs."""
+    """Name of the first dropped artifact; null for logs."""
 
 
 class ArtifactsStored(EventData):
     """Images, histograms or files of an attempt were stored."""
 
     count: int
-    """How many."""
+    """Number of artifacts."""
     group: ArtifactGroup | None = None
-    """Images, histograms, or `files`: what is neither. Null in a notice of an earlier version."""
+    """Group of the artifacts; `files` for all others. Null in a notice of an earlier version."""

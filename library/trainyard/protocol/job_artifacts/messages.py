@@ -1,4 +1,4 @@
-"""Messages of uploads of artifacts, between supervisors and the server."""
+"""Messages between supervisors and the server to upload artifacts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainyard.base.model_base import RecordModel
 from trainyard.run.artifacts.artifact_records import DropReason
 
 BLOCK_BYTES = 1024 * 1024
-"""Most bytes of one upload; all but the last one of a file have as many."""
+"""Bytes of one upload; only the last upload of a file may have fewer."""
 ARTIFACT_DIGEST = r"^sha256:[0-9a-f]{64}$"
 
 
@@ -18,6 +18,6 @@ class UploadReply(RecordModel):
     """The answer to a block of an artifact's content."""
 
     stored: Annotated[int, Field(ge=0)]
-    """Bytes that are stored: the sender continues there, and has finished at the size."""
+    """Stored bytes: the offset at which the sender continues, until it equals the size."""
     refused: DropReason | None = None
-    """Why the content is not taken."""
+    """Why the content is refused."""

@@ -6,18 +6,18 @@ from trainyard.base.model_base import RecordModel
 
 
 class HistogramView(RecordModel):
-    """Values, folded to bins of equal width."""
+    """Counts of values in bins of equal width."""
 
     edges: tuple[float, ...]
-    """Edges of the bins, rising; one more than there are bins, or none without a finite value."""
+    """Ascending edges of the bins, one more than bins; empty without a finite value."""
     counts: tuple[int, ...]
-    """Finite values of each bin; the last bin includes its upper edge."""
+    """Number of finite values in each bin; the last bin includes its upper edge."""
     nan: int
-    """Values that are NaN."""
+    """Number of NaN values."""
     positive_infinity: int
-    """Values that are infinity."""
+    """Number of infinite values."""
     negative_infinity: int
-    """Values that are minus infinity."""
+    """Number of values of minus infinity."""
 
 
 class ArtifactView(RecordModel):
@@ -28,15 +28,15 @@ class ArtifactView(RecordModel):
     attempt: int
     """Number of the attempt."""
     process: int | None
-    """Number of the process that logged it; null for what was collected when the attempt ended."""
+    """Number of the process that logged it; null for files collected at the end of the attempt."""
     kind: str
-    """`image`, `histogram`, `output` (collected), or what the script names, such as `file`."""
+    """`image`, `histogram`, `output` (collected), or the script's own kind, such as `file`."""
     name: str
-    """Its name, with `/` between folders; the newest one of a name counts."""
+    """Its name, with `/` between folders; the newest artifact of a name counts."""
     step: int | None
-    """Completed optimizer steps; null where the script gave none."""
+    """Completed optimizer steps; null if the script gave none."""
     caption: str
-    """A text next to it."""
+    """Its caption."""
     time: float
     """When it was logged, Unix time in seconds."""
     size: int | None
@@ -44,7 +44,7 @@ class ArtifactView(RecordModel):
     digest: str | None
     """SHA-256 of its content; null for a histogram."""
     media_type: str | None
-    """Type of its content, recognised by its first bytes: that of an image, or
-    `application/octet-stream`; null for a histogram."""
+    """Media type, detected from its first bytes: an image type, or `application/octet-stream`; null
+    for a histogram."""
     histogram: HistogramView | None
     """The histogram."""

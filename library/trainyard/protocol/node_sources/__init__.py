@@ -1,1 +1,1 @@
-"""Sources of nodes: messages of their provisioners and pilots, and views of them."""
+"""Sources of nodes: messages of their provisioners and pilots, and views."""

@@ -1,4 +1,4 @@
-"""Messages between the server, the provisioners of nodes, and the pilots that they start."""
+"""Messages between the server, the provisioners of nodes, and their pilots."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from trainyard.spec.storage_uri import ROOT_PATTERN
 
 SourceKind = Literal["slurm", "kubernetes", "ssh"]
 EngineState = Literal["unknown", "pending", "running", "completing", "ended"]
-"""State of an engine's job. `unknown` is the answer of an engine that fails, has forgotten the job
-or lacks its accounting: it proves nothing."""
+"""State of an engine's job. `unknown` proves nothing: the engine fails, has forgotten the job, or
+lacks accounting."""
 Purpose = Literal["nodes", "check"]
-"""Pilots of a request serve as nodes, or its one pilot checks the place and ends."""
+"""Purpose of a request: its pilots serve as nodes, or a single pilot checks the source and ends."""
 
 SOURCE_LABEL = "source"
 """Label of each node of a source; its value is the source's name."""
 MAX_NODES = 256
 """Most nodes of one request."""
 MAX_JOBS = 10_000
-"""Most jobs of one report, and most that earlier parts of it described."""
+"""Most jobs in one report, and most jobs in its earlier parts."""
 MAX_CANCELS = 1000
-"""Most jobs that the answer to a report names; the next one names the rest."""
+"""Most jobs in the reply to a report; the next reply has the rest."""
 USEFUL_SECONDS = 300.0
-"""Shortest time between a placement on a node and the order to leave it before its allocation ends:
-to start and to save takes minutes."""
+"""Shortest useful time on a node, from placement until its allocation's end forces a leave: start
+and save take minutes."""
 SOURCE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
 SourceName = Annotated[str, Field(pattern=SOURCE_NAME, examples=["slurm-a100"])]
-"""Name of a source; the names of its nodes begin with it."""
+"""Name of a source, which is the prefix of its nodes' names."""
 RequestId = Annotated[str, Field(pattern=ID_PATTERN)]
-"""Id of a request for nodes. It is stored before the engine is called and is the name of the
-engine's job (`trainyard-<id>`), so that a repeated or a lost call finds what it started."""
+"""Id of a request for nodes. It is stored before the call of the engine, and names the engine's job
+(`trainyard-<id>`), so that the job is found after a repeated or a lost call."""
 SecretHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Reason = Annotated[Text, Field(max_length=2000)]
 UnixTime = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LONGEST_SECONDS = 1e8
-"""Longest time of a setting: three years. Sums of it with a date stay within the calendar."""
+"""Longest time in a setting: three years. A date plus this time is always a valid date."""
 MAX_NODE_HOURS = 1e9
-"""Highest limit of node-hours of a month: more than 100,000 nodes can use in one."""
+"""Highest limit of node-hours per month: more than 100,000 nodes can use."""
 
 
 def _printable(text: str) -> str:
@@ -53,21 +53,21 @@ def _printable(text: str) -> str:
 
 
 Word = Annotated[str, AfterValidator(_printable)]
-"""Name that an engine gives, on one line: it is shown in terminals and pages."""
+"""Name from an engine, on one line, because terminals and pages show it."""
 
 
 def job_name(request_id: str) -> str:
-    """Return the name of the engine's job of a request."""
+    """Return the name of a request's job in the engine."""
     return f"trainyard-{request_id}"
 
 
 def pilot_name(source: str, request_id: str, index: int) -> str:
-    """Return the name of the node that the pilot `index` of a request becomes."""
+    """Return the node name of pilot `index` of a request."""
     return f"{source}-{request_id}-{index}"
 
 
 class NodeShape(RecordModel):
-    """What each node of a source is expected to offer."""
+    """Expected resources of each node of a source."""
 
     slots: Annotated[int, Field(ge=1, le=1024)]
     """Slots."""
@@ -78,22 +78,22 @@ class NodeShape(RecordModel):
     roots: Annotated[
         tuple[Annotated[str, Field(pattern=ROOT_PATTERN.pattern)], ...], Field(max_length=64)
     ] = ("checkpoints",)
-    """Storage roots that its nodes see. A node that sees another storage under a name is found at
-    its registration, as any node."""
+    """Storage roots that its nodes see. The registration detects a node that sees another storage
+    under a name, as for any node."""
 
 
 class SourceLimits(RecordModel):
-    """Limits of what is asked of a source."""
+    """Limits of requests to a source."""
 
     pending: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Most requests that wait in the engine at once."""
+    """Most requests that wait in the engine at the same time."""
     nodes: Annotated[int, Field(ge=1, le=100_000)] = 16
-    """Most nodes that are asked for or allocated at once."""
+    """Most nodes that are requested or allocated at the same time."""
     nodes_per_request: Annotated[int, Field(ge=1, le=MAX_NODES)] = 8
     """Most nodes of one request."""
     node_hours_per_month: Annotated[float, Field(ge=0, le=MAX_NODE_HOURS)] | None = None
-    """Most node-hours of a calendar month (UTC), those of running requests up to their end
-    included; unlimited when absent."""
+    """Most node-hours in a calendar month (UTC), including running requests up to their end;
+    unlimited when absent."""
 
 
 class SourceRegistration(RecordModel):
@@ -106,17 +106,17 @@ class SourceRegistration(RecordModel):
     kind: SourceKind
     """Kind of engine."""
     shape: NodeShape
-    """What a node of it offers."""
+    """Resources of each of its nodes."""
     limits: SourceLimits
-    """What may be asked of it."""
+    """Limits of requests to it."""
     request_seconds: Annotated[float, Field(ge=60, le=LONGEST_SECONDS)] | None
-    """Length of an allocation; nodes stay until they are released when absent."""
+    """Length of an allocation; when absent, nodes stay until they are released."""
     idle_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)]
     """Time without an attempt after which nodes are released."""
     leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)]
     """Time before the end of an allocation at which its attempts save and leave."""
     check_addresses: bool
-    """Whether a pilot must join from an address that the engine names for it; off behind NAT."""
+    """Whether a pilot must join from one of its addresses in the engine; off behind NAT."""
     version: Word
     """Version of Trainyard at the provisioner."""
 
@@ -125,16 +125,16 @@ class SourceRegistrationReply(RecordModel):
     """The answer to the registration of a source."""
 
     source_token: str | None
-    """Token of the source, sent once, when it joined."""
+    """Token of the source, sent once when it joins."""
 
 
 class SourceMessage(RecordModel):
-    """The Celery message to a provisioner: ids only. It grants nothing: only a claim does."""
+    """The Celery message to a provisioner: ids only. It grants nothing; only a claim does."""
 
     source: SourceName
     """Source."""
     call: Literal["submit", "cancel", "list", "status", "explain"]
-    """What to call: `list` for all requests of the source, the others for one."""
+    """Call of the engine: `list` is for all requests of the source, the others for one."""
     request_id: RequestId | None = None
     """The request; absent for `list`."""
 
@@ -147,28 +147,28 @@ class RequestClaim(RecordModel):
     source: SourceName
     """Its source."""
     secret_hashes: Annotated[tuple[SecretHash, ...], Field(max_length=MAX_NODES)]
-    """SHA-256 of the join secret of each pilot, by index; those beyond the nodes of the request,
-    whose number the claim's reply gives, are not kept. The provisioner draws the secrets, keeps
-    them in a file of mode 0600 and hands them to the pilots: the server never sees one before a
-    pilot joins with it."""
+    """SHA-256 of each pilot's join secret, by index. The server drops those beyond the request's
+    number of nodes, which the reply to the claim gives. The provisioner draws the secrets, keeps
+    them in a file of mode 0600 and passes them to the pilots. The server sees a secret only when
+    its pilot joins."""
 
 
 class RequestOrder(RecordModel):
-    """The answer to a claim: what to ask of the engine, or to cancel."""
+    """The answer to a claim: the job to submit to the engine, or to cancel."""
 
     request_id: RequestId
     """The request."""
     purpose: Purpose
-    """What its pilots do."""
+    """Purpose of its pilots."""
     nodes: Annotated[int, Field(ge=1, le=MAX_NODES)]
-    """Nodes; each has one pilot."""
+    """Number of nodes; each has one pilot."""
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-    """Length of the allocation; without an end when absent."""
+    """Length of the allocation; unlimited when absent."""
     wanted: bool
-    """Whether the nodes are still wanted; otherwise nothing is submitted, and what exists is
+    """Whether the nodes are still wanted. If not, nothing is submitted, and an existing job is
     cancelled."""
     urls: Annotated[tuple[str, ...], Field(max_length=8)] = ()
-    """URLs at which pilots reach the server; the provisioner's own setting wins."""
+    """URLs of the server for pilots; the provisioner's own setting takes precedence."""
 
 
 class EngineNode(RecordModel):
@@ -177,39 +177,39 @@ class EngineNode(RecordModel):
     index: Annotated[int, Field(ge=0, lt=MAX_NODES)]
     """Index of its pilot."""
     instance: Annotated[Word, Field(min_length=1, max_length=200)]
-    """The engine's name of this life of the pilot: another one after a requeue or a new pod."""
+    """The engine's name of this run of the pilot; a requeue or a new pod has another name."""
     host: Annotated[Word, Field(max_length=255)] = ""
     """The engine's name of the machine."""
     addresses: Annotated[
         tuple[Annotated[Word, Field(max_length=64)], ...], Field(max_length=16)
     ] = ()
-    """Addresses of the machine or pod; empty where the engine does not name them."""
+    """Addresses of the machine or pod; empty if the engine does not report them."""
     gone: bool = False
-    """The engine's word that no process of this instance is left: a proof, also while others of
-    the job run. An instance that is no longer listed is not proved gone by that."""
+    """Whether the engine reports that no process of this instance is left. This is a proof, even
+    while other instances of the job run; a missing instance is not proved gone."""
 
 
 class EngineJob(RecordModel):
     """An engine's job, as the engine describes it now."""
 
     request_id: RequestId
-    """The request that the job's name has."""
+    """The request, from the job's name."""
     ref: Annotated[Word, Field(min_length=1, max_length=200)]
     """The engine's id of the job."""
     state: EngineState
     """Its state."""
     gone: bool = False
-    """The engine's word that no process of the job is left: a proof, as the end of a node's
-    processes is. Never set for `unknown`."""
+    """Whether the engine reports that no process of the job is left. This is a proof, as is the end
+    of a node's processes. Never set for `unknown`."""
     reason: Reason = ""
     """Why it waits or has ended, in the engine's words."""
     starts_at: UnixTime | None = None
     """Expected or actual start."""
     ends_at: UnixTime | None = None
-    """Expected or actual end; limits change, so that this may too."""
+    """Expected or actual end; it may change with the engine's limits."""
     nodes: Annotated[tuple[EngineNode, ...], Field(max_length=MAX_NODES)] = ()
-    """Its nodes that have begun. An index may have several instances: one that runs, and those
-    before it with `gone` where the engine proves that."""
+    """Its nodes that have started. An index may have several instances: a running one, and earlier
+    ones, which have `gone` if the engine proves that."""
 
 
 class NeedsLogin(RecordModel):
@@ -218,30 +218,30 @@ class NeedsLogin(RecordModel):
     reason: Reason
     """Why."""
     command: Annotated[Text, Field(max_length=500)]
-    """Command that renews the login, at the provisioner's machine."""
+    """Command that renews the login, on the provisioner's machine."""
 
 
 class SourceReport(RecordModel):
-    """What a provisioner learned by one call of the engine."""
+    """Result of a provisioner's call of the engine."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
     source: SourceName
     """Its source."""
     jobs: Annotated[tuple[EngineJob, ...], Field(max_length=MAX_JOBS)] = ()
-    """Jobs that the engine described."""
+    """Jobs that the engine reported."""
     earlier: Annotated[tuple[RequestId, ...], Field(max_length=MAX_JOBS)] = ()
-    """Requests whose jobs were sent just before: a long answer comes in several reports, and the
+    """Requests with jobs in the previous reports: a long answer comes in several reports, and the
     last of them is complete."""
     complete: bool = False
-    """Whether these and the earlier ones are all jobs of the source: one that was submitted and is
+    """Whether these and the earlier ones are all jobs of the source. A submitted job that is
     missing is `unknown`, never gone."""
     asked: RequestId | None = None
-    """The request that the call was about, where it was about one."""
+    """The request of the call, if it had one."""
     explanation: Reason | None = None
     """Answer to `explain`."""
     error: Reason | None = None
-    """Why the call failed; what it was about is then `unknown`."""
+    """Why the call failed; the state of its jobs is then `unknown`."""
     refused: bool = False
     """Whether the error is the engine's final refusal of the request (an invalid option, a limit
     of an account), so that a repeat is useless."""
@@ -253,29 +253,29 @@ class SourceReportReply(RecordModel):
     """The answer to a source's report."""
 
     cancel: Annotated[tuple[RequestId, ...], Field(max_length=MAX_CANCELS)] = ()
-    """Requests whose jobs are to be cancelled: withdrawn ones, and orphans that no row has."""
+    """Requests with jobs to cancel: withdrawn requests, and orphans without a row."""
 
 
 class PilotIdentity(RecordModel):
-    """The life of a pilot, by which a join secret is held to one instance at a time."""
+    """Identity of one run of a pilot; a join secret is valid for one instance at a time."""
 
     request_id: RequestId
     """Its request."""
     index: Annotated[int, Field(ge=0, lt=MAX_NODES)]
     """Its index."""
     instance: Annotated[Word, Field(min_length=1, max_length=200)]
-    """The engine's name of this life, as `EngineNode.instance`."""
+    """The engine's name of this run, as in `EngineNode.instance`."""
 
 
 class CheckResult(RecordModel):
     """One finding of the check of a source."""
 
     name: Annotated[str, Field(pattern=NAME, max_length=40)]
-    """What was checked: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ..."""
+    """Subject of the check: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ..."""
     passed: bool
-    """Whether it is as a pilot needs it."""
+    """Whether it satisfies a pilot's needs."""
     detail: Reason
-    """What was found, and what would be needed."""
+    """What was found, and what is needed."""
 
 
 class CheckReport(RecordModel):
@@ -297,13 +297,13 @@ class MessagesRequest(RecordModel):
     node: Annotated[str, Field(pattern=NAME, max_length=100)]
     """Its name."""
     wait_seconds: Annotated[float, Field(ge=0, le=30)] = 25.0
-    """Longest time that the answer may take while there is none to send."""
+    """Longest time that the server holds the poll while it has no message."""
     known: Annotated[tuple[str, ...], Field(max_length=1024)] = ()
-    """Ids of launches and operations that it has received and is starting; they are not sent."""
+    """Ids of launches and operations that it is starting; the server does not send them again."""
 
 
 class MessagesReply(RecordModel):
-    """What a worker is to claim. As with the broker, an id grants nothing: only a claim does."""
+    """Ids for a worker to claim. As with the broker, an id grants nothing; only a claim does."""
 
     attempts: tuple[str, ...] = ()
     """Ids of attempts with an unclaimed share on the node."""

@@ -1,4 +1,4 @@
-"""Views of the sources of nodes and of the requests for nodes, orders to them, their events."""
+"""Views, orders and events of node sources and of requests for nodes."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from trainyard.protocol.node_sources.messages import (
 )
 
 RequestState = Literal["wanted", "pending", "running", "leaving", "ended"]
-"""`wanted` until the engine has the job, `leaving` once its nodes are withdrawn or their end is
-near, `ended` when the engine's word proves that nothing of it is left."""
+"""`wanted` until the engine has the job; `leaving` once its nodes are withdrawn or near their end;
+`ended` when the engine proves that nothing of it is left."""
 
 
 class SourceOrder(SpecModel):
     """Body of pause; every field is optional."""
 
     reason: Annotated[Text, Field(max_length=500)] | None = None
-    """Why, for those who look at the source."""
+    """Reason, shown with the source."""
 
 
 class NodesRequest(SpecModel):
-    """Body of a request for nodes that no queued job has caused."""
+    """Body of a request for nodes by a person."""
 
     nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
     """Nodes."""
 
 
 class SourceView(RecordModel):
-    """A place that nodes come from."""
+    """A source of nodes."""
 
     name: str
     """Name."""
     kind: SourceKind
     """Kind of engine."""
     shape: NodeShape
-    """What a node of it is expected to offer."""
+    """Expected resources of each of its nodes."""
     limits: SourceLimits
-    """What may be asked of it."""
+    """Limits of requests to it."""
     request_seconds: float | None
-    """Length of an allocation; absent where nodes stay until they are released."""
+    """Length of an allocation; absent if nodes stay until they are released."""
     idle_seconds: float
     """Time without an attempt after which nodes are released."""
     online: bool
@@ -58,17 +58,17 @@ class SourceView(RecordModel):
     listed_at: datetime | None
     """When the engine last listed its jobs."""
     error: str | None
-    """Why the last call of the engine failed; absent when it succeeded."""
+    """Why the last call of the engine failed; absent if it succeeded."""
     needs_login: NeedsLogin | None
     """Set while the route to the engine needs a person."""
     paused: bool
-    """Whether nothing more is asked of it."""
+    """Whether it receives no new requests."""
     paused_by: str | None
-    """Who gave this order."""
+    """Who paused it."""
     pause_reason: str | None
     """Why."""
     pending_requests: int
-    """Requests that wait in the engine, those included that are on their way to it."""
+    """Requests queued in the engine or being submitted."""
     nodes_asked: int
     """Nodes of these requests."""
     nodes_running: int
@@ -89,37 +89,37 @@ class NodeRequestView(RecordModel):
     source: str
     """Source."""
     purpose: Purpose
-    """What its pilots do."""
+    """Purpose of its pilots."""
     state: RequestState
     """State."""
     nodes: int
     """Nodes."""
     seconds: float | None
-    """Length of the allocation; without an end when absent."""
+    """Length of the allocation; unlimited when absent."""
     caused_by: str
-    """The queued jobs that it is for, or the person who made it."""
+    """The queued jobs that caused it, or the person who made it."""
     ref: str | None
     """The engine's id of the job."""
     engine_state: str
-    """The engine's last answer: `unknown` proves nothing."""
+    """The engine's last answer; `unknown` proves nothing."""
     reason: str
-    """Why it waits or ended, in the engine's words or ours."""
+    """Why it waits or ended, from the engine or from Trainyard."""
     starts_at: datetime | None
-    """Expected or actual start, by the engine."""
+    """Expected or actual start, from the engine."""
     ends_at: datetime | None
-    """Expected or actual end, by the engine."""
+    """Expected or actual end, from the engine."""
     joined: tuple[str, ...]
     """Names of its nodes that have registered."""
     results: tuple[CheckResult, ...] = ()
     """Findings of a check."""
     created_at: datetime
-    """When it was stored."""
+    """When it was made."""
     ended_at: datetime | None
     """When it ended."""
 
 
 class NodesRequested(EventData):
-    """Nodes were asked of a source."""
+    """Nodes were requested from a source."""
 
     request_id: str
     """Request."""
@@ -139,17 +139,17 @@ class NodesReleased(EventData):
     nodes: int
     """Nodes."""
     ended: bool
-    """Whether nothing of it is left, by the engine's word."""
+    """Whether the engine proves that nothing of it is left."""
 
 
 class SourceChanged(EventData):
-    """A source was registered, paused, taken up again, or is away, or needs a login."""
+    """A source was registered, paused or resumed, is away, or needs a login."""
 
     source: str
     """Source."""
     online: bool
     """Whether its provisioner answers."""
     paused: bool
-    """Whether nothing more is asked of it."""
+    """Whether it receives no new requests."""
     needs_login: bool
     """Whether its route to the engine needs a person."""

@@ -1,4 +1,4 @@
-"""Runs that other tools recorded: what the client sends of them, and what the server shows."""
+"""Requests and views of imports: runs that other tools recorded."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ def _checked(name: str) -> str:
 
 MetricName = Annotated[
     str,
-    # The pattern is for readers of the schema; `is_storable` has more.
+    # The pattern is for readers of the schema; `is_storable` is stricter.
     Field(min_length=1, max_length=LONGEST, pattern=r"^[^,\x00-\x20][^,\x00-\x1f]*$"),
     AfterValidator(_checked),
 ]
 ImportTool = Literal["wandb", "mlflow", "tensorboard"]
 """A tool whose recorded runs can be imported."""
 MAX_IMPORT_POINTS = 20_000_000
-"""Points of an imported run."""
+"""Most points of an imported run."""
 MAX_BATCH_POINTS = 2_000
-"""Points of one request: a JSON document has 10,000 items at most, and a point is four."""
+"""Most points of one request: a JSON document has at most 10,000 items, and a point has four."""
 WrittenNumber = (
     Annotated[float, Field(allow_inf_nan=False)]
     | Annotated[str, Field(pattern="^(NaN|-?Infinity)$")]
 )
-"""A number; JSON has no others."""
+"""A number; strings stand for NaN and infinity, which JSON lacks."""
 UnixTime = Annotated[float, Field(ge=0, le=10**11, json_schema_extra={"unit": "s"})]
 """Seconds since 1970."""
 MAX_RENAMED = 2000
 
 
 class ImportedRun(SpecModel):
-    """A run as another tool recorded it."""
+    """A run that another tool recorded."""
 
     tool: ImportTool
     """The tool."""
     run_id: Annotated[Text, Field(min_length=1, max_length=200)]
-    """Name of the run there."""
+    """Name of the run in that tool."""
     digest: Annotated[str, Field(pattern=PACK_DIGEST)]
-    """SHA-256 of what is imported: the same content is stored once."""
+    """SHA-256 of the imported content; the same content is stored once."""
     summary: Annotated[dict[MetricName, WrittenNumber], Field(max_length=2000)] = Field(
         default_factory=dict
     )
-    """Last or best values that the tool keeps apart from the series."""
+    """Last or best values that the tool stores separately from the series."""
     renamed: Annotated[
         dict[MetricName, Annotated[Text, Field(max_length=500)]], Field(max_length=MAX_RENAMED)
     ] = Field(default_factory=dict)
-    """Original name of each series whose name is not legal here, by its new name."""
+    """Original name of each renamed series, by its new name; illegal names are replaced."""
     points: Annotated[int, Field(ge=0, le=MAX_IMPORT_POINTS)]
-    """Points of all series."""
+    """Number of points in all series."""
 
 
 class ImportView(RecordModel):
-    """An imported run, and how much of it the server has."""
+    """An imported run, and the progress of its import."""
 
     job_id: str
     """Its job."""
@@ -75,7 +75,7 @@ class ImportView(RecordModel):
 
 
 class ImportRequest(SpecModel):
-    """Body of an import: a run that has ended elsewhere, without its points."""
+    """Body of an import: an ended run, without its points."""
 
     run: ImportedRun
     """The run."""
@@ -88,19 +88,19 @@ class ImportRequest(SpecModel):
     project: ProjectName = DEFAULT_PROJECT
     """Project of the job; it must exist."""
     command: Annotated[tuple[Word, ...], Field(strict=False, max_length=256)] = ()
-    """Words of the command, where the tool recorded it."""
+    """Words of the command, if the tool recorded it."""
     arguments: Annotated[dict[ArgumentName, ArgumentValue], Field(max_length=256)] = Field(
         default_factory=dict
     )
-    """Its configuration, as `program.arguments` of a job."""
+    """Its configuration, in the form of `program.arguments`."""
     state: Literal["succeeded", "failed", "stopped", "cancelled"]
-    """How it ended; `stopped` where the tool recorded no end."""
+    """How it ended; `stopped` if the tool recorded no end."""
     reason: Annotated[Text, Field(max_length=500)] = ""
     """How it ended, in the words of the tool."""
     start_time: UnixTime
-    """When it began."""
+    """When it started."""
     seconds: Seconds
-    """Time until it ended, or until its last sign of life."""
+    """Time from the start to its end, or to its last sign of life."""
     last_step: Steps
     """Greatest step of its points."""
     loss: WrittenNumber | None = None
@@ -108,7 +108,7 @@ class ImportRequest(SpecModel):
 
 
 class ImportedSeries(SpecModel):
-    """Points of one series, by rising steps."""
+    """Points of one series, by ascending step."""
 
     name: MetricName
     """Name of the series."""
@@ -120,10 +120,10 @@ class ImportedSeries(SpecModel):
 
 
 class ImportedPoints(SpecModel):
-    """Body that brings the next points of an import."""
+    """Body with the next points of an import."""
 
     start: Annotated[int, Field(ge=0, le=MAX_IMPORT_POINTS)]
-    """Points before these."""
+    """Number of points before these."""
     series: Annotated[
         tuple[ImportedSeries, ...],
         Field(strict=False, min_length=1, max_length=MAX_BATCH_POINTS),

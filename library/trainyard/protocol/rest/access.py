@@ -39,8 +39,8 @@ class TokenRequest(SpecModel):
     kind: Literal["api", "join", "login"] = "api"
     """`api` for people and programs, `join` for a node or source, `login` for a browser login."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
-    """Lifetime; a year for `api`, an hour for `join`, ten minutes for `login` when absent, which is
-    the most for that."""
+    """Lifetime; when absent, a year for `api`, an hour for `join`, and ten minutes for `login`,
+    which is also the longest for `login`."""
 
 
 class TokenView(RecordModel):

@@ -18,7 +18,7 @@ from trainyard.training.data_stream import Windows
 
 
 class ContinuityCheck(RecordModel):
-    """A quantity that must be continuous over a resume."""
+    """A quantity that must be continuous across a resume."""
 
     name: Literal["sequences", "tokens", "lr", "data_digest", "loss", "code"]
     """Name of the quantity."""
@@ -29,7 +29,7 @@ class ContinuityCheck(RecordModel):
     got: str
     """Value that the attempt reported."""
     within: str | None = None
-    """Bound of the comparison; absent where both must be equal."""
+    """Bound of the comparison; absent if both must be equal."""
 
 
 class Continuity(RecordModel):
@@ -38,14 +38,14 @@ class Continuity(RecordModel):
     ok: bool
     """Whether every check held."""
     step: int
-    """First step of the attempt, at which it was checked."""
+    """First step of the attempt, which is the checked step."""
     checks: tuple[ContinuityCheck, ...]
     """The checks."""
     exact: bool = False
     """Whether every check held, nothing differs, and the digest of the sequences equals that of
     another attempt."""
     differs: tuple[str, ...] = ()
-    """Of a fork from another job: changed fields that affect the result, such as `optimizer.lr:
+    """For a fork from another job: changed fields that affect the result, such as `optimizer.lr:
     0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest."""
     summary: str = ""
     """The comparisons with their bounds, or the difference."""
@@ -63,9 +63,9 @@ class AttemptNodeView(RecordModel):
     state: AttemptNodeState
     """State."""
     unreachable_since: datetime | None
-    """Since when its supervisor has been silent for longer than its lease."""
+    """When its lease expired without a report of its supervisor; absent while reports arrive."""
     lost_at: datetime | None = None
-    """When its attempt went on to its end without it; its slots are held until it has ended."""
+    """When the attempt ended without this share; its slots are held until it has ended."""
     outcome: AttemptOutcome | None
     """How it ended."""
 
@@ -96,34 +96,34 @@ class AttemptView(RecordModel):
     auto: AutoValues
     """Resolved value of each field that is `auto`."""
     overrides: Overrides
-    """Its settings in place of those of the job's spec."""
+    """Settings that override the job's spec."""
     changes: tuple[Difference, ...]
-    """Fields of the job's spec that they change."""
+    """Fields of the job's spec that the overrides change."""
     micro_batch_size: int | None
-    """Sequences that one rank runs at once; null for a program."""
+    """Sequences in one forward pass of a rank; null for a program."""
     parent_checkpoint_id: str | None
-    """Checkpoint from which it resumed."""
+    """Its parent checkpoint; absent for a fresh start."""
     start_step: int
     """Step of that checkpoint; 0 for a fresh start."""
     skip: Windows
-    """Windows of the stream, start and end, that are skipped up to this attempt."""
+    """Windows of the stream (start, end) that the lineage skips up to this attempt."""
     last_step: int
     """Last step that it reported."""
     on_lineage: bool
-    """Whether the current attempt descends from it (or is it)."""
+    """Whether it is the current attempt or an ancestor of it."""
     continuity: Continuity | None
     """Check of the first step after a resume."""
     save_failed: SaveFailed | None
-    """The last save, where it failed and is retried; absent once a save is committed."""
+    """The last save if it failed and is retried; absent once a save is committed."""
     stragglers: tuple[StragglerView, ...] = ()
     """Its ranks that are slower than their peers, the costliest first; empty once it has ended."""
     nodes: tuple[AttemptNodeView, ...]
     """Its nodes, by node rank."""
     provenance: dict[str, object] | None
-    """Versions, host and commit with which it ran."""
+    """Versions, host and commit of the run."""
     created_at: datetime
     """When it was placed."""
     started_at: datetime | None
-    """When training began."""
+    """When training started."""
     ended_at: datetime | None
     """When the last of its nodes ended."""

@@ -1,4 +1,4 @@
-"""Checkpoints: views, the operations on them, and forks, new jobs from them."""
+"""Checkpoints: views, operations, and forks, which are new jobs from a checkpoint."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ class CheckpointView(RecordModel):
     files: int
     """Files."""
     layout: str
-    """Layout that wrote it; of a program, the number of its processes."""
+    """Layout that wrote it; for a program, the number of its processes."""
     dtype: str | None
-    """Type of the stored weights; absent where a program saved it."""
+    """Type of the stored weights; absent if a program saved it."""
     save_seconds: float
-    """From the end of the step to the last byte of the data files."""
+    """Time from the end of the step to the last byte of the data files."""
     stall_seconds: float | None
-    """Time for which training waited for the save; absent until the training loop has observed
-    its end, and for ever if the run ended before that."""
+    """Time for which training waited for the save; absent until the training loop has seen its end,
+    and for good if the run ends before that."""
     writers: int | None
-    """Ranks that wrote tensors; absent where the manifest does not name them."""
+    """Number of ranks that wrote tensors; absent if the manifest does not name them."""
     write_seconds: float | None
-    """Time of the slowest of them; `size` over it is the bandwidth of the storage."""
+    """Time of the slowest writer; `size` divided by it is the bandwidth of the storage."""
     parent: str | None
-    """Checkpoint from which its attempt resumed."""
+    """Parent checkpoint of its attempt."""
     on_lineage: bool
     """Whether the current attempt descends from it."""
     created_at: datetime
@@ -84,13 +84,13 @@ class CheckpointView(RecordModel):
     verification: Verification | None
     """Result of its last check; absent before the first one."""
     pinned_at: datetime | None
-    """Time since when it is pinned, which exempts it from retention; absent when it is not."""
+    """When it was pinned, which exempts it from retention; absent if it is not pinned."""
     pinned_by: str | None
     """Who pinned it."""
     deleting: bool
-    """Whether its deletion is requested; nothing may start from it then."""
+    """Whether its deletion is requested; then nothing may start from it."""
     not_deleted: FailedTries | None
-    """Why its files are still there although its deletion was tried; absent before a failure."""
+    """Failed tries to delete its files; absent before the first failure."""
 
 
 class CheckpointDetails(CheckpointView):
@@ -99,14 +99,14 @@ class CheckpointDetails(CheckpointView):
     manifest: StoredManifest
     """Its manifest."""
     descendants: tuple[DescendantView, ...]
-    """Jobs that were forked from it, the oldest first; at most a hundred."""
+    """Jobs that were forked from it, oldest first; at most a hundred."""
 
 
 class ForkRequest(SpecModel):
     """Body of fork; every field is optional."""
 
     name: JobName | None = None
-    """Name of the new job; that of the other one and `-fork` when absent."""
+    """Name of the new job; the other job's name with `-fork` when absent."""
     changes: dict[str, Any] = Field(default_factory=dict)
     """Changes to the other job's spec, by section; null removes a field (a JSON merge patch)."""
     parts: Parts | None = None
@@ -128,18 +128,18 @@ class ForkPreview(RecordModel):
     step: int
     """Step of that checkpoint."""
     start_step: int
-    """Completed steps with which the new job starts."""
+    """Completed steps of the new job at its start."""
     parts: tuple[CheckpointPart, ...]
     """Parts that it loads."""
     guarantees: tuple[Guarantee, ...]
-    """Which aspects continue exactly and which do not, each in a sentence."""
+    """Whether each aspect continues exactly, with a sentence."""
 
 
 class ForkReply(RecordModel):
     """Answer to fork."""
 
     preview: ForkPreview | None
-    """Preview of the new job; absent for a repeated request whose checkpoint was deleted since."""
+    """Preview of the new job; absent in a repeated request if the checkpoint was deleted since."""
     job: JobView | None
     """The new job; absent after a dry run."""
 
@@ -148,13 +148,13 @@ class ExportRequest(SpecModel):
     """Body of export; every field is optional."""
 
     dtype: WeightsType | None = None
-    """Type of the written weights; that of the stored ones when absent."""
+    """Type of the written weights; the stored type when absent."""
     root: RootName | None = None
     """Storage root of the target; the checkpoint's own when absent."""
     name: ExportName | None = None
-    """Its folder, in `exports` beneath the root; the checkpoint's id and the type when absent."""
+    """Its folder, in `exports` below the root; the checkpoint's id and the type when absent."""
     shard_gib: ShardGib = SHARD_GIB
-    """Largest size of the tensors in one file; a larger tensor has a file of its own."""
+    """Largest total size of the tensors in one file; a larger tensor has its own file."""
 
 
 class SampleRequest(SpecModel):
@@ -163,7 +163,7 @@ class SampleRequest(SpecModel):
     prompt: Prompt = ""
     """The prompt."""
     max_tokens: DrawnTokens = 200
-    """Largest number of tokens to generate; fewer where the model ends the text."""
+    """Largest number of tokens to generate; fewer if the model ends the text."""
     temperature: Temperature = 0.7
     """Divides the logits; 0 selects the likeliest token each time."""
     seed: Seed = 0
@@ -184,20 +184,20 @@ class OperationView(RecordModel):
     job_name: str
     """Its name."""
     checkpoint_id: str | None
-    """Checkpoint; absent for all of a job."""
+    """Checkpoint; absent for an operation on all checkpoints of a job."""
     actor: str
     """Who requested it: a token's name, `retention` or `scrubbing`."""
     reason: str
     """Why."""
     waiting: str | None
-    """Why it has not begun; absent once it has, and before the scheduler's first look at it."""
+    """Why it has not started; absent once it has, and before the scheduler first checks it."""
     node: str | None
-    """Node that holds it, or held it last."""
+    """Node that holds it, or held it last; absent before the first claim."""
     tries: int
     """Claims so far."""
     failing: FailedTries | None
-    """Failures of a deletion, a scrub or a recovery, which is repeated until it succeeds or is
-    cancelled; absent before the first one and after the end."""
+    """Failures of a deletion, a scrub or a recovery, which repeats until it succeeds or is
+    cancelled; absent before the first failure and after the end."""
     progress: OperationProgress | None
     """Progress."""
     outcome: OperationOutcome | None
@@ -214,4 +214,4 @@ class JobDeletedView(RecordModel):
     """The answer to the deletion of a job with its checkpoints."""
 
     operations: list[OperationView]
-    """Operation that removes them from storage."""
+    """Operations that remove them from storage."""

@@ -1,4 +1,4 @@
-"""Views that every endpoint uses, problems and pages; whether the server is ready."""
+"""Views for every endpoint: problems, pages, and readiness of the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProblemDetails(RecordModel):
     errors: tuple[Problem, ...] = ()
     """Each error, by JSON pointer into the request body or `query/<name>`."""
     request_id: str
-    """Id under which the server logged the request."""
+    """Id of the request in the server's log."""
 
 
 class Page(RecordModel, Generic[Item]):
@@ -34,7 +34,7 @@ class Page(RecordModel, Generic[Item]):
     items: tuple[Item, ...]
     """The rows, in the order of the list."""
     next_page_token: str | None = None
-    """Token of the next page; absent on the last one."""
+    """Token of the next page; absent on the last page."""
 
 
 class TaskView(RecordModel):
@@ -42,19 +42,19 @@ class TaskView(RecordModel):
 
     name: str
     every_seconds: float
-    """Time from the begin of a run to the begin of the next one; 0 for each round."""
+    """Time from the start of a run to the start of the next run; 0 for a run in each round."""
     budget_seconds: float
-    """Time of a round after which a run in steps pauses."""
+    """Time in a round after which a run in steps pauses."""
     stored_at: datetime | None
-    """Time of the figures below; null before the first ones."""
+    """Time of the figures below; null before the first run."""
     runs: int
-    """Runs since this scheduler leads."""
+    """Runs since this scheduler became the leader."""
     failures: int
-    """Runs that failed, of these."""
+    """Failed runs among them."""
     seconds: float
-    """Work of the last run."""
+    """Working time of the last run."""
     lag_seconds: float
-    """By how much the last run began after it was due."""
+    """Delay of the last run's start after it was due."""
 
 
 class Readiness(RecordModel):
@@ -62,4 +62,4 @@ class Readiness(RecordModel):
 
     status: Literal["ready"]
     tasks: tuple[TaskView, ...]
-    """In the order of a round."""
+    """Periodic tasks, in the order of a round."""

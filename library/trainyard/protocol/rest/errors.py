@@ -1,14 +1,14 @@
-"""Errors of a call to the server, and the mapping from a response to its error.
+"""Errors of a call to the server, and their mapping from responses.
 
 TrainyardError
 ├── ConnectionFailedError      the server could not be reached, or did not answer in time
 └── ApiError                   an error response; `problem` is its RFC 9457 document
-    ├── UnauthenticatedError   401  no token, or one that is unknown, expired or revoked
+    ├── UnauthenticatedError   401  no token, or an unknown, expired or revoked one
     ├── ForbiddenError         403  the token may not do this
     ├── NotFoundError          404  nothing has this id
     ├── ConflictError          409  the present state forbids it
-    ├── InvalidRequestError    413, 422  something is wrong in it; `problem.errors` names the places
-    └── ServerError            5xx  the server failed, or is not there for the moment
+    ├── InvalidRequestError    413, 422  the request is invalid; `problem.errors` names the places
+    └── ServerError            5xx  the server failed, or is temporarily unavailable
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ApiError(TrainyardError):
 
 
 class UnauthenticatedError(ApiError):
-    """No token, or one that is unknown, expired or revoked."""
+    """The token is missing, unknown, expired or revoked."""
 
 
 class ForbiddenError(ApiError):
@@ -59,11 +59,11 @@ class ConflictError(ApiError):
 
 
 class InvalidRequestError(ApiError):
-    """Something in the request is wrong."""
+    """The request is invalid."""
 
 
 class ServerError(ApiError):
-    """The server failed, or is not there for the moment."""
+    """The server failed, or is temporarily unavailable."""
 
 
 BY_STATUS: dict[int, type[ApiError]] = {
@@ -77,7 +77,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 class Response(Protocol):
-    """The part of a response that is read; `httpx.Response` satisfies it."""
+    """The used part of a response; `httpx.Response` satisfies it."""
 
     @property
     def status_code(self) -> int:
@@ -89,7 +89,7 @@ class Response(Protocol):
 
     @property
     def content(self) -> bytes:
-        """The body, which must have been read."""
+        """The body; it must have been read."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -101,15 +101,14 @@ class Response(Protocol):
 
 
 def error_of(response: Response) -> ApiError:
-    """Return the error for a response that is no success; its body must have been read.
+    """Return the error of an unsuccessful response; its body must have been read.
 
-    A proxy or another service may respond in place of the server; the problem then consists of
-    the status alone.
+    A proxy or another service may respond instead of the server; then only the status is known.
     """
     status = response.status_code
     try:
         problem = ProblemDetails.model_validate_json(response.content, extra="ignore")
-        problem = problem.model_copy(update={"status": status})  # what was sent counts
+        problem = problem.model_copy(update={"status": status})  # the real status counts
     except ValidationError:
         problem = ProblemDetails(
             title=response.reason_phrase or f"Status {status}",

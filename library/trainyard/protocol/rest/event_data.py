@@ -32,11 +32,11 @@ class Submitted(EventData):
     layout: str
     """Layout in words."""
     forked_from: str | None = None
-    """Checkpoint from which it was forked."""
+    """Checkpoint that it was forked from."""
     parts: tuple[CheckpointPart, ...] = ()
     """Parts of that checkpoint that it loads."""
     not_exact: tuple[str, ...] = ()
-    """What is not exact without the other parts."""
+    """Effects of the parts that are not loaded."""
 
 
 class Imported(EventData):
@@ -45,9 +45,9 @@ class Imported(EventData):
     tool: ImportTool
     """The tool."""
     run_id: str
-    """Name of the run there."""
+    """Name of the run in that tool."""
     points: int
-    """Points of all series."""
+    """Number of points in all series."""
 
 
 class Queued(EventData):
@@ -62,7 +62,7 @@ class Queued(EventData):
 
 
 class Waiting(EventData):
-    """The reason for which a job waits changed."""
+    """The reason why a job waits changed."""
 
     reason: str
     """The reason."""
@@ -85,9 +85,9 @@ class PriorityChanged(EventData):
     """A person changed the priority of a job."""
 
     before: int
-    """Priority until then."""
+    """Previous priority."""
     priority: int
-    """Priority from then on."""
+    """New priority."""
 
 
 class JobEnded(EventData):
@@ -111,13 +111,13 @@ class Placed(EventData):
     nodes: tuple[str, ...]
     """Nodes, in order of their rank."""
     spares: tuple[str, ...] = ()
-    """Nodes that are reserved as spares."""
+    """Reserved spare nodes."""
     parent_checkpoint_id: str | None
     """Checkpoint that it loads."""
     start_step: int
     """Step of that checkpoint; 0 without one."""
     backfilled_before: str | None = None
-    """Name of the waiting job on whose nodes it starts, because it ends in time."""
+    """Name of the waiting job that keeps these nodes; this attempt ends in time for it."""
 
 
 class TrainerData(EventData):
@@ -139,17 +139,17 @@ class PhaseEntered(EventData):
     phase: Phase
     """The phase."""
     step: int | None = None
-    """Completed optimizer steps; absent where the supervisor reports the phase."""
+    """Completed optimizer steps; absent if the supervisor reports the phase."""
     time: float | None = None
-    """Unix time in seconds, likewise."""
+    """Unix time in seconds; absent if the supervisor reports the phase."""
 
 
 class Running(EventData):
-    """The first step of an attempt began."""
+    """The first step of an attempt started."""
 
 
 class WeightsLoaded(TrainerData):
-    """The trainer read the weights that the job starts from."""
+    """The trainer read the job's initial weights."""
 
     place: str
     """Their location, as `<root>:<relative path>`."""
@@ -158,16 +158,16 @@ class WeightsLoaded(TrainerData):
 
 
 class CodeDigests(RecordModel):
-    """Digests of a model's own code."""
+    """Digests of an own model's code."""
 
     before: str
-    """Of the code that wrote the checkpoint."""
+    """Digest of the code that wrote the checkpoint."""
     now: str
-    """Of the code of this attempt."""
+    """Digest of the code of this attempt."""
 
 
 class Resumed(TrainerData):
-    """The trainer loaded the checkpoint that the attempt starts from."""
+    """The trainer loaded the attempt's parent checkpoint."""
 
     checkpoint_id: str
     """The checkpoint."""
@@ -176,15 +176,15 @@ class Resumed(TrainerData):
     layout: Layout | None = None
     """Layout of the attempt."""
     parts: tuple[CheckpointPart, ...] = ()
-    """Parts of it that were loaded."""
+    """Loaded parts of the checkpoint."""
     not_exact: tuple[str, ...] = ()
-    """What is not exact without the other parts."""
+    """Effects of the parts that are not loaded."""
     changed: tuple[str, ...] = ()
     """Fields of the spec that differ, with both values."""
     compared: tuple[str, ...] = ()
     """Extent of the comparison: the whole `spec`, or the content of an older manifest."""
     code: CodeDigests | None = None
-    """Present for an own model of which both digests are known."""
+    """Present for an own model if both digests are known."""
 
 
 class StopRequested(EventData):
@@ -201,34 +201,34 @@ class StopAgreed(TrainerData):
 
 
 class CancelRequested(EventData):
-    """An attempt is ordered to leave at once."""
+    """An attempt is ordered to leave immediately."""
 
     reason: str
     """Why."""
     lost: str | None = None
-    """The work that this loses."""
+    """The lost work."""
 
 
 class RolledBack(EventData):
-    """A guard sent a job back to an earlier checkpoint."""
+    """A guard rolled a job back to an earlier checkpoint."""
 
     checkpoint_id: str | None
     """The checkpoint; absent for a start at step 0."""
     step: int
-    """Step of it."""
+    """Step of the checkpoint."""
     window: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)]
-    """Sequences that are skipped: the first one, and the first one after them."""
+    """Skipped sequences: the first one, and the first one after them."""
     reason: FailureReason
     """The guard's finding."""
 
 
 class EndData(EventData):
-    """Fields of the event of an end."""
+    """Fields of every event of an end."""
 
     outcome: AttemptOutcome
     """How."""
     failure: Failure | None
-    """Why it failed, without the traceback, which the attempt keeps."""
+    """Why it failed, without the traceback, which the attempt has."""
 
 
 class NodeEnded(EndData):
@@ -240,7 +240,7 @@ class AttemptEnded(EndData):
 
 
 class Unreachable(EventData):
-    """A lease expired; the attempt ends only once its processes are proved to have exited."""
+    """A lease expired; the attempt ends only after proof that its processes have exited."""
 
 
 class Reachable(EventData):
@@ -266,11 +266,11 @@ class MetricsStored(EventData):
     """Points were stored."""
 
     step: int
-    """Greatest step of the report."""
+    """Highest step of the report."""
     values: dict[str, float]
     """Points of the newest step by metric name; NaN and infinity as strings."""
     progress: Progress
-    """Progress of the job after it."""
+    """Progress of the job after the report."""
 
 
 class MetricsDropped(EventData):
@@ -281,7 +281,7 @@ class MetricsDropped(EventData):
     limit: int
     """The limit."""
     first: str | int
-    """First series or step that was dropped."""
+    """First dropped series or step."""
 
 
 class LogStored(EventData):
@@ -290,7 +290,7 @@ class LogStored(EventData):
     rank: int
     """Global rank."""
     lines: int
-    """Lines of it so far."""
+    """Lines of its output so far."""
 
 
 class LineSkipped(EventData):
@@ -301,7 +301,7 @@ class LineSkipped(EventData):
     offset: int
     """First byte of the line."""
     error: str
-    """The error in it."""
+    """The error in the line."""
 
 
 class CheckpointCommitted(EventData):
@@ -318,7 +318,7 @@ class CheckpointCommitted(EventData):
 
 
 class CheckpointDamaged(EventData):
-    """An attempt could not load its checkpoint, which is proved to be damaged."""
+    """An attempt could not load its checkpoint, because it is damaged."""
 
     checkpoint_id: str
     """Its id."""
@@ -332,7 +332,7 @@ class CheckpointPinned(EventData):
     checkpoint_id: str
     """Its id."""
     pinned: bool
-    """Whether it is kept."""
+    """Whether it is pinned now."""
 
 
 class OperationData(EventData):
@@ -354,7 +354,7 @@ class OperationQueued(OperationData):
 
 
 class OperationWaiting(OperationData):
-    """The reason for which an operation waits changed."""
+    """The reason why an operation waits changed."""
 
     waiting: str
     """The reason."""

@@ -1,4 +1,4 @@
-"""Events and notices as views: one model for each kind, unions that `kind` discriminates."""
+"""Views of events and notices: one model for each kind, in unions that `kind` discriminates."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Event(RecordModel, Generic[Kind, Data]):
     at: datetime
     """When."""
     kind: Kind
-    """Kind of the event; it decides which fields `data` has."""
+    """Kind of the event; it determines the fields of `data`."""
     job_id: str | None
-    """Job that it happened to."""
+    """Job of the event."""
     attempt: int | None
     """Number of the attempt."""
     node: str | None
@@ -55,14 +55,14 @@ class Event(RecordModel, Generic[Kind, Data]):
 
 
 class Notice(RecordModel, Generic[Kind, Data]):
-    """The newest state of something that changes often; it has no place among the events."""
+    """The newest state of something that changes often; it is not stored as an event."""
 
     at: datetime
     """When it changed."""
     kind: Kind
-    """What; it decides which fields `data` has."""
+    """Kind of the notice; it determines the fields of `data`."""
     job_id: str
-    """Job that it is about."""
+    """Job of the notice."""
     attempt: int | None
     """Number of the attempt."""
     node: str | None
@@ -123,15 +123,15 @@ EventView = TypeAliasType(
         Field(discriminator="kind"),
     ],
 )
-"""An event; its kind names the model of its data."""
+"""An event; its kind determines the model of its data."""
 
 UnknownEvent = Event[str, dict[str, object]]
-"""An event of another version, with a kind or data that this version lacks."""
+"""An event of another version, with an unknown kind or unknown data."""
 
 AnyEvent = TypeAliasType(
     "AnyEvent", Annotated[EventView | UnknownEvent, Field(union_mode="left_to_right")]
 )
-"""An event as a client reads it from a server of any version."""
+"""An event from a server of any version."""
 
 
 NoticeView = TypeAliasType(
@@ -150,17 +150,17 @@ NoticeView = TypeAliasType(
         Field(discriminator="kind"),
     ],
 )
-"""A notice; its kind names the model of its data."""
+"""A notice; its kind determines the model of its data."""
 
 StreamItem = TypeAliasType(
     "StreamItem", Annotated[EventView | NoticeView, Field(union_mode="left_to_right")]
 )
-"""What the stream sends; an event has an `id`, a notice has none."""
+"""An item of the stream; an event has an `id`, a notice has none."""
 
 AnyStreamItem = TypeAliasType(
     "AnyStreamItem", Annotated[AnyEvent | NoticeView, Field(union_mode="left_to_right")]
 )
-"""What a client reads from the stream of a server of any version."""
+"""An item of the stream of a server of any version."""
 
 
 def _kinds(view: TypeAliasType) -> Mapping[type[EventData], Any]:
@@ -170,6 +170,6 @@ def _kinds(view: TypeAliasType) -> Mapping[type[EventData], Any]:
 
 
 KIND_OF: Mapping[type[EventData], EventKind] = _kinds(EventView)
-"""The kind of event that holds each model of data."""
+"""Kind of event by model of its data."""
 NOTICE_KIND_OF: Mapping[type[EventData], NoticeKind] = _kinds(NoticeView)
-"""The kind of notice that holds each model of data."""
+"""Kind of notice by model of its data."""

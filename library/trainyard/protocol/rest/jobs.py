@@ -40,23 +40,23 @@ class Progress(RecordModel):
     step: int = 0
     """Completed optimizer steps."""
     steps: int | None
-    """Steps after which the job has succeeded; null where a program does not give them."""
+    """Steps after which the job has succeeded; null if a program does not give them."""
     steps_reported: bool = False
-    """Whether a program reports `steps` while it runs, as an estimate that limits nothing."""
+    """Whether `steps` is a running program's own estimate, which limits nothing."""
     answers: tuple[ProgramAnswer, ...] = ()
-    """What a program carries out: an order to stop, and requests by their kind."""
+    """Orders and requests that a program supports: stop, and kinds of requests."""
     loss: float | None = None
     """Last loss; NaN and infinity as strings."""
     tokens_per_second: float | None = None
     """Last throughput over all ranks."""
     seconds_left: float | None = None
-    """Estimate from the pace of the last steps."""
+    """Estimated time to the end, from the pace of the last steps."""
     heartbeat_at: datetime | None = None
     """Time of the trainer's last sign of life."""
 
     @property
     def last_legal_step(self) -> int | None:
-        """The step after which no metrics are stored."""
+        """Last step for which metrics are stored; None without a limit."""
         return None if self.steps_reported else self.steps
 
 
@@ -66,9 +66,9 @@ class SizeChange(EventData):
     at: datetime
     """When it was decided."""
     before: int
-    """Slots until then."""
+    """Previous number of slots."""
     world_size: int
-    """Slots from the next attempt on."""
+    """Number of slots from the next attempt on."""
     reason: str
     """Why."""
 
@@ -83,7 +83,7 @@ class JobSummary(RecordModel):
     tags: tuple[str, ...]
     """Tags to filter by."""
     project: str
-    """Project that its slots count towards."""
+    """Project of the job, which its slots count towards."""
     state: JobState
     """Summarised state."""
     reason: str | None
@@ -111,24 +111,24 @@ class JobSummary(RecordModel):
     ended_at: datetime | None
     """When it reached a final state."""
     imported_from: ImportTool | None = None
-    """Tool that recorded it, of a job that was imported; null for one that runs here."""
+    """Tool that recorded an imported job; null for a job that runs here."""
 
 
 class JobOrder(StrEnum):
-    """In which order jobs are listed."""
+    """Order of a list of jobs."""
 
     NEWEST = "newest"
-    """By the time of submission, the newest first."""
+    """By time of submission, newest first."""
     ACTIVE = "active"
-    """Those that run, then those that wait, then those that have ended. Those that wait are in the
-    order of their priority, the first one first; of the others the newest comes first."""
+    """Running jobs, then waiting jobs, then ended jobs. Waiting jobs are ordered by priority,
+    highest first; the others newest first."""
 
 
 class JobCounts(RecordModel):
     """Counts of jobs."""
 
     by_state: dict[JobState, int]
-    """Jobs in each state; every state has its number."""
+    """Number of jobs by state, for every state."""
 
 
 class PendingLaunch(RecordModel):
@@ -145,26 +145,26 @@ class PendingLaunch(RecordModel):
     checkpoint_id: str | None = None
     """Checkpoint to resume from; the newest of the lineage when absent."""
     skip: Windows = ()
-    """Windows of the stream that it skips in addition to those that the job skips already."""
+    """Windows of the stream to skip in addition to those that the job already skips."""
     allow_code_change: bool = False
     """Whether `model.code` may differ from the code that wrote the checkpoint."""
     parent_named: bool = False
-    """Whether it repeats an attempt that has saved nothing and whose checkpoint a person named."""
+    """Whether it repeats an attempt that saved nothing, from a checkpoint that a person named."""
 
 
 class NextAction(RecordModel):
-    """What helps a job that failed: an action under which something is different."""
+    """An action that may help a failed job, because it changes something."""
 
     verb: Literal["resume", "fork", "submit"]
-    """The action; `submit` begins a new job with this one's spec."""
+    """The action; `submit` creates a new job with this job's spec."""
     text: str
     """Why, in one or two sentences."""
     aim: Literal["memory", "free"] | None = None
-    """What a resume changes: it takes less memory a slot, or the slots that are free."""
+    """Aim of a resume: `memory` uses less memory on each slot, `free` runs on the free slots."""
     field: str | None = None
-    """Field of the spec to change in a fork or a new job; ends in a dot where it is a section."""
+    """Field of the spec to change in a fork or a new job; a section ends in a dot."""
     setting: str | None = None
-    """A setting of that field to begin with, such as `optimizer.lr=0.00015`."""
+    """Suggested setting of that field, such as `optimizer.lr=0.00015`."""
     checkpoint_id: str | None = None
     """Checkpoint to fork."""
     step: int | None = None
@@ -177,46 +177,45 @@ class JobView(JobSummary):
     description: str
     """Purpose of the job."""
     spec: JobSpec
-    """The spec as submitted, secrets masked."""
+    """The submitted spec, with masked secrets."""
     set_fields: tuple[str, ...]
-    """Fields of `spec` that do not have their default, such as `training.steps`."""
+    """Fields of `spec` that differ from their default, such as `training.steps`."""
     effective_spec: JobSpec
-    """`spec` with the overrides of the pending launch, else with those of the newest attempt and
-    the values of `auto` on its slots."""
+    """`spec` with the overrides of the pending launch. Without a pending launch: with the overrides
+    of the newest attempt and the values of `auto` on its slots."""
     changes: tuple[Difference, ...]
-    """Fields in which `effective_spec` differs from `spec`."""
+    """Differences of `effective_spec` from `spec`."""
     desired: DesiredState
     """Desired state of its current attempt."""
     pending: PendingLaunch | None
-    """Launch that was requested and is not placed yet."""
+    """Launch that is not placed yet."""
     size_change: SizeChange | None = None
-    """The last change of its number of slots that the scheduler decided."""
+    """The scheduler's last change of its number of slots."""
     imported: ImportView | None = None
-    """What was imported, of a job that another tool recorded."""
+    """The import of an imported job."""
     facts: RunFacts | None = None
-    """Configuration and summary that the script of a program reported, or that another tool
-    recorded; null where there are none."""
+    """Configuration and summary from a program's script or from another tool; null without any."""
     forked_from: str | None
-    """Checkpoint of another job from which this one was forked."""
+    """Checkpoint of another job that this job was forked from."""
     fork_parts: tuple[CheckpointPart, ...] | None
     """Parts of that checkpoint that it loaded."""
     current_attempt: AttemptView | None
     """The newest attempt."""
     active_seconds: float | None = None
-    """Time that its ended attempts took from their placement on, without the pauses between them;
-    null before the first has ended."""
+    """Total time of its ended attempts, each from its placement; null before the first has
+    ended."""
     next_action: NextAction | None = None
-    """What helps after the failure of a job that has failed."""
+    """Suggested action for a failed job."""
     retries_left: int
-    """Number of further failures that a retry would follow."""
+    """Number of further failures that would be retried."""
     verbs: tuple[Literal["stop", "cancel", "resume", "resize", "save", "delete"], ...]
-    """Commands that are legal now; the first is the most likely next one."""
+    """Commands that are legal now; the first one is the most likely."""
     priority_words: str
-    """Name of its priority, such as `high`; the number of one without a name."""
+    """Name of its priority, such as `high`, or its number if it has no name."""
 
 
 class QueueEntry(RecordModel):
-    """A job that waits, and when it is expected to start."""
+    """A waiting job, and its expected start."""
 
     job_id: str
     """Id of the job."""
@@ -225,66 +224,66 @@ class QueueEntry(RecordModel):
     project: str
     """Its project."""
     position: int
-    """Place in the queue, from 1."""
+    """Position in the queue, from 1."""
     priority: int
     """Its priority."""
     priority_words: str
-    """Name of its priority, such as `high`; the number of one without a name."""
+    """Name of its priority, such as `high`, or its number if it has no name."""
     world_size: int
     """Slots that it needs."""
     layout: str
     """Layout in words."""
     queued_at: datetime | None
-    """Since when it waits."""
+    """When it entered the queue."""
     reason: str | None
-    """Why it waits; null until the scheduler has looked at it."""
+    """Why it waits; null until the scheduler first checks it."""
     expected_start_at: datetime | None
-    """Expected start, from the paces of the jobs that run; null when it is not known."""
+    """Expected start, from the pace of the running jobs; null if unknown."""
     unknown_because: str | None
-    """Why no start is expected; null where one is."""
+    """Why the expected start is unknown; null if it is known."""
     backfilled_before: str | None = None
-    """Name of the job ahead on whose nodes it is expected to start, because it ends in time."""
+    """Name of the job ahead that keeps the nodes of the expected start; this job ends in time."""
     lasts_seconds: float | None = None
-    """Expected time from its placement to its end, as former attempts of the same training part
-    show it, or its own; null where none does."""
+    """Expected time from placement to end, from former attempts of the same training part or of the
+    job itself; null without any."""
 
 
 class QueuePlace(RecordModel):
-    """The place of one job in the queue."""
+    """The position of one job in the queue."""
 
     entry: QueueEntry | None
     """Its entry; null while the job does not wait."""
 
 
 class WhatIf(RecordModel):
-    """What would follow, were a spec submitted now."""
+    """Prediction for a spec if it were submitted now."""
 
     starts_now: bool = False
-    """Whether it would start at once."""
+    """Whether it would start immediately."""
     position: int
-    """Place in the queue that it would have, from 1."""
+    """Its position in the queue, from 1."""
     reason: str | None = None
-    """Why it would wait; null where it starts at once, or where that is not known."""
+    """Why it would wait; null if it starts immediately or the reason is unknown."""
     expected_start_at: datetime | None = None
-    """Expected start; null when it is not known."""
+    """Expected start; null if unknown."""
     unknown_because: str | None = None
-    """Why no start is expected; null where one is."""
+    """Why the expected start is unknown; null if it is known."""
 
 
 class StopRequest(SpecModel):
     """Body of stop and cancel."""
 
     reason: Annotated[Text, Field(max_length=500)] = ""
-    """Why; shown in the events."""
+    """Reason, shown in the events."""
 
 
 class CancelReply(RecordModel):
-    """Reply to cancel, with the work that it loses."""
+    """Reply to cancel, with the lost work."""
 
     job: JobView
     """The job after the call."""
     lost: str
-    """Such as `340 steps since step-1200`."""
+    """The lost work, such as `340 steps since step-1200`."""
 
 
 class PriorityRequest(SpecModel):
@@ -302,7 +301,7 @@ class JobRequest(SpecModel):
     steps: Annotated[int, Field(ge=1, le=100, json_schema_extra={"unit": "steps"})] = 3
     """Steps that a profile or the history of a memory snapshot covers."""
     ranks: RecordingRanks = "first"
-    """Who records them: global rank 0, or every rank."""
+    """Ranks that record: global rank 0, or every rank."""
 
 
 class JobRequestView(RecordModel):
@@ -319,9 +318,9 @@ class JobRequestView(RecordModel):
 
 
 class PackView(RecordModel):
-    """A pack: a gzipped tar archive, named by its content."""
+    """A pack: a gzipped tar archive, named by its digest."""
 
     digest: Annotated[str, Field(pattern=PACK_DIGEST)]
-    """SHA-256 of the archive, as `program.code.pack` names it."""
+    """SHA-256 of the archive, the value for `program.code.pack`."""
     size: int
     """Bytes of the archive."""

@@ -13,11 +13,11 @@ from trainyard.protocol.states import JobState
 from trainyard.run.fact_types.fact_records import FactValue
 
 MAX_COMPARED = 8
-"""Jobs of one comparison: as many colours and dashes as a reader can distinguish."""
+"""Most jobs in one comparison: as many as a reader can distinguish by colour and dashes."""
 
 
 class CurveView(RecordModel):
-    """One curve of a chart: buckets of one series of one attempt (or of the lineage)."""
+    """One curve of a chart: the buckets of a series in an attempt or along the lineage."""
 
     name: str
     """Metric name."""
@@ -28,15 +28,15 @@ class CurveView(RecordModel):
     first_steps: list[int]
     """First step of each bucket."""
     min: list[float | None]
-    """Least finite value of each bucket; null when it holds none."""
+    """Lowest finite value of each bucket; null if it has none."""
     max: list[float | None]
-    """Greatest finite value."""
+    """Highest finite value of each bucket."""
     last: list[float | None]
-    """Last finite value."""
+    """Last finite value of each bucket."""
     count: list[int]
-    """Points in each bucket."""
+    """Number of points in each bucket."""
     non_finite: list[int]
-    """NaN and infinite points in each bucket."""
+    """Number of NaN and infinite points in each bucket."""
 
 
 class MetricsView(RecordModel):
@@ -45,9 +45,9 @@ class MetricsView(RecordModel):
     job_id: str
     """Job."""
     names: list[str]
-    """All metric names that the job has."""
+    """All metric names of the job."""
     last_step: int
-    """Greatest step on the lineage."""
+    """Highest step on the lineage."""
     curves: list[CurveView]
     """The requested curves."""
 
@@ -58,8 +58,7 @@ class ComparedCurveView(CurveView):
     times: list[float | None]
     """Unix time (seconds) of the last step of each bucket."""
     tokens: list[float | None]
-    """Tokens trained on up to the last step of each bucket; null where `train/tokens` is not
-    known."""
+    """Tokens trained on up to the last step of each bucket; null if `train/tokens` is unknown."""
 
 
 class ComparedJobView(RecordModel):
@@ -76,24 +75,24 @@ class ComparedJobView(RecordModel):
     world_size: int
     """Ranks."""
     start_time: float | None
-    """Unix time (seconds) of the first point along the lineage; null before it."""
+    """Unix time (seconds) of the first point on the lineage; null before the first point."""
     last_step: int
-    """Greatest step of the newest attempt."""
+    """Highest step of the newest attempt."""
     names: list[str]
-    """All metric names that the job has."""
+    """All metric names of the job."""
     curves: list[ComparedCurveView]
-    """The requested series of which the job has points."""
+    """The requested series that have points."""
 
 
 class ComparisonView(RecordModel):
     """Several jobs side by side."""
 
     jobs: list[ComparedJobView]
-    """The jobs in the order in which they were named."""
+    """The jobs, in the order of the request."""
 
 
 class FactOwner(RecordModel):
-    """A job whose facts are compared."""
+    """A job in a comparison of facts."""
 
     id: str
     """Id."""
@@ -102,34 +101,34 @@ class FactOwner(RecordModel):
 
 
 class FactRow(RecordModel):
-    """A value in which jobs differ."""
+    """A value that differs between jobs."""
 
     name: str
     """Its flat name, such as `optimizer.lr`."""
     values: tuple[FactValue | None, ...]
-    """The value of each job, in the order of the jobs; null where it has none."""
+    """The value of each job, in the order of the jobs; null for a job without it."""
 
 
 class FactsComparison(RecordModel):
     """Configuration and summary of several jobs side by side."""
 
     jobs: tuple[FactOwner, ...]
-    """The jobs in the order in which they were named."""
+    """The jobs, in the order of the request."""
     config: tuple[FactRow, ...]
-    """Values of the configuration in which they differ."""
+    """Values of the configuration that differ."""
     summary: tuple[FactRow, ...]
-    """Values of the summary in which they differ."""
+    """Values of the summary that differ."""
     same: int
-    """Number of the values that all of them share."""
+    """Number of values that are the same in all jobs."""
 
 
 class FactsStored(EventData):
     """The facts of a job changed."""
 
     config: int
-    """Values of its configuration."""
+    """Number of values in its configuration."""
     summary: int
-    """Values of its summary."""
+    """Number of values in its summary."""
 
 
 class LogLine(RecordModel):
@@ -149,11 +148,11 @@ class LogPage(RecordModel):
     rank: int
     """Global rank."""
     ranks: list[int]
-    """Ranks that have a log."""
+    """Ranks with a log."""
     lines: list[LogLine]
     """The lines."""
     first_line: int
-    """Number of the first line that is still stored."""
+    """Number of the first stored line."""
     total_lines: int
     """Lines written so far."""
     first_error_line: int | None
@@ -161,12 +160,12 @@ class LogPage(RecordModel):
     dropped_bytes: int
     """Bytes that the quota dropped."""
     open_line: str | None = None
-    """The last line as it is now, such as a progress bar: its number is `total_lines`, and it may
-    still change. Absent where the output ends with a complete line."""
+    """The incomplete last line, such as a progress bar: its number is `total_lines`, and it may
+    still change. Absent if the output ends with a complete line."""
 
 
 class LogMatches(RecordModel):
-    """Lines of one rank's log that hold a text, in order."""
+    """Lines of one rank's log that contain a text, in order."""
 
     attempt: int
     """Attempt."""
@@ -175,7 +174,7 @@ class LogMatches(RecordModel):
     lines: list[LogLine]
     """The lines that match."""
     next_line: int | None
-    """Line at which to continue the search; absent when the end was reached."""
+    """Line at which to continue the search; absent at the end of the log."""
 
 
 # ---- ranks --------------------------------------------------------------------------------------
@@ -186,35 +185,35 @@ StragglerKind = Literal["compute", "data"]
 
 
 class RankSpan(RecordModel):
-    """Neighbouring ranks, by the one of them with the longest own time."""
+    """Neighbouring ranks, represented by the rank with the longest own time."""
 
     first_rank: Rank
     """First rank of the span."""
     last_rank: Rank
-    """Last rank of it."""
+    """Last rank of the span."""
     rank: Rank
-    """The slowest of them, to which the times belong."""
+    """The slowest rank of the span; the times are its own."""
     compute_seconds: Seconds
-    """All of a step but the next two."""
+    """Time of a step without the next two."""
     data_seconds: Seconds
-    """Waiting for the next batch."""
+    """Wait for the next batch."""
     wait_seconds: Seconds
-    """Waiting for other ranks, in collectives."""
+    """Wait for other ranks, in collectives."""
 
 
 class RankTimes(RecordModel):
-    """How the ranks spent the steps of the last window, as means for each step."""
+    """Times of the ranks in the last window, as means per step."""
 
     step: int
-    """Completed optimizer steps at its end."""
+    """Completed optimizer steps at the end of the window."""
     time: float
-    """Its end, Unix time in seconds, by the clock of global rank 0's node."""
+    """End of the window, Unix time in seconds, by the clock of global rank 0's node."""
     ranks: Annotated[tuple[RankSpan, ...], Field(max_length=64)]
     """All ranks, in at most 64 spans."""
 
 
 class ComparedRanks(EventData):
-    """What the trainer finds by comparing its ranks."""
+    """Result of the trainer's comparison of its ranks."""
 
     step: int
     """Completed optimizer steps."""
@@ -232,9 +231,9 @@ class StragglerFound(ComparedRanks):
     factor: Annotated[float, Field(ge=1, lt=1e9, allow_inf_nan=False)]
     """Its own time as a multiple of the median of its peers."""
     share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    """Part of each step that it costs the job."""
+    """Share of each step that it costs the job, from 0 to 1."""
     node: str | None = None
-    """Its node; absent in the trainer's own record, as is the next one."""
+    """Its node; absent in the trainer's own record."""
     slot: int | None = None
     """Its slot there."""
 
@@ -267,21 +266,21 @@ class StragglerView(RecordModel):
     factor: float
     """Its own time as a multiple of the median of its peers."""
     share: float
-    """Part of each step that it costs the job, from 0 to 1."""
+    """Share of each step that it costs the job, from 0 to 1."""
     step: int
     """Step at which it was found."""
     found_at: datetime
     """When it was found."""
     gone_at: datetime | None
-    """When it was found to be as fast as its peers again, or its attempt ended."""
+    """When it was as fast as its peers again, or its attempt ended."""
     words: str
-    """All of it but the times, as a sentence."""
+    """Everything except the times, as a sentence."""
 
 
 class SlowSlot(RecordModel):
-    """A slot whose ranks were slower than their peers in several jobs.
+    """A slot with ranks that were slower than their peers in several jobs.
 
-    Of the last 30 days, and since the last drain of its node ended.
+    Only the last 30 days count, and only since the last drain of its node ended.
     """
 
     slot: int
@@ -296,6 +295,6 @@ class RanksView(RecordModel):
     attempt: int | None
     """Number of the attempt; null before the first."""
     times: RankTimes | None
-    """Their times; null before the first window, and for a single rank."""
+    """Times of the ranks; null before the first window, and for a single rank."""
     stragglers: tuple[StragglerView, ...]
-    """Stragglers, the present ones first, the newest first of each kind; at most 100."""
+    """Present stragglers, then past ones, each newest first; at most 100."""

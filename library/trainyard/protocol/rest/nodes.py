@@ -1,4 +1,4 @@
-"""Views of the machines, orders to them, and the events about them."""
+"""Views, orders and events of nodes."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ class DrainRequest(SpecModel):
     """Body of drain; every field is optional."""
 
     running: Running = "move"
-    """Effect on the attempts there: `move` saves them at the next step boundary and resumes them
-    on other nodes, `finish` lets them run to their end."""
+    """Effect on its attempts: `move` saves them at the next step boundary and resumes them on other
+    nodes, `finish` lets them run to their end."""
 
 
 class LabelChange(SpecModel):
     """Body of a change of labels."""
 
     labels: ChangedLabels
-    """Values by key. They win over those of the worker's settings, also after it registers anew;
-    null withdraws a value that was set in this way, and the worker's own applies again."""
+    """Values by key. They override the worker's settings, also after it registers again. Null
+    removes such a value; then the worker's own applies again."""
 
 
 class CordonRequest(SpecModel):
     """Body of cordon; every field is optional."""
 
     reason: Annotated[Text, Field(max_length=500)] | None = None
-    """Why, for those who look at the node."""
+    """Reason, shown with the node."""
 
 
 class Drain(RecordModel):
     """An order to place nothing new on a node, by a person or by the server."""
 
     running: Running
-    """Effect on the attempts there."""
+    """Effect on its attempts."""
     by: str
     """Who gave the order."""
     at: datetime
     """When."""
     reasons: tuple[str, ...] = ()
-    """Why; where the server gave the order, what made the node unreliable."""
+    """Reasons; if the server gave the order, why the node is unreliable."""
 
 
 class NodeHolding(RecordModel):
@@ -66,7 +66,7 @@ class NodeHolding(RecordModel):
 
 
 class WithheldSlot(RecordModel):
-    """A slot that no job gets, until its cause is gone."""
+    """A slot that no job gets until the cause is gone."""
 
     slot: int
     """Index of the slot."""
@@ -75,10 +75,10 @@ class WithheldSlot(RecordModel):
 
 
 class NodePoint(RecordModel):
-    """A stretch of time of one series."""
+    """A time interval of one series."""
 
     time: datetime
-    """Its beginning, by the server's clock."""
+    """Start of the interval, by the server's clock."""
     min: float
     """Lowest value."""
     mean: float
@@ -95,13 +95,13 @@ class NodeCurve(RecordModel):
     part: str | None
     """UUID of the device, or name of the disk."""
     slot: int | None
-    """Slot that the device is; absent for a GPU whose instances are the slots."""
+    """Slot of the device; absent for a GPU that is divided into instances."""
     points: tuple[NodePoint, ...]
-    """Points by time; a stretch without a sample has none."""
+    """Points by time; intervals without a sample are omitted."""
 
 
 class NodeMetrics(RecordModel):
-    """How a node fares, now and over the last hours."""
+    """State of a node, now and over the last hours."""
 
     name: str
     """Name of the node."""
@@ -110,7 +110,7 @@ class NodeMetrics(RecordModel):
     sample: NodeSample | None
     """The newest sample; absent while its worker sends none."""
     seconds: int
-    """Length of the stretch that a point stands for."""
+    """Length of the interval of a point."""
     curves: tuple[NodeCurve, ...]
     """Its series by name."""
 
@@ -121,7 +121,7 @@ class NodeView(RecordModel):
     name: str
     """Name."""
     address: str
-    """Address at which other nodes reach it."""
+    """Address for other nodes."""
     hardware: Hardware
     """Its hardware."""
     online: bool
@@ -129,28 +129,27 @@ class NodeView(RecordModel):
     draining: bool
     """Whether nothing new is placed on it."""
     drain: Drain | None
-    """Who drained it, when and how; absent when it is not drained."""
+    """Who drained it, when and how; absent if it is not drained."""
     problems: tuple[str, ...]
-    """What is wrong with its devices and file systems, by its last heartbeat."""
+    """Problems of its devices and file systems, from its last heartbeat."""
     notice: str | None
-    """Reason that the node gave for its shutdown; attempts there save and move."""
+    """Announced reason for its shutdown; its attempts save and move."""
     request_id: str | None = None
-    """Request for nodes of a source whose allocation it is in, if any; the label `source` names the
-    source."""
+    """Request that allocated it, if it comes from a source; the label `source` names the source."""
     ends_at: datetime | None = None
-    """End of that allocation, where one is known; its attempts leave before."""
+    """End of that allocation, if known; its attempts leave before."""
     slow_slots: tuple[SlowSlot, ...] = ()
-    """Slots whose ranks were slower than their peers in several jobs."""
+    """Slots with ranks that were slower than their peers in several jobs."""
     free_slots: int
-    """Free slots, without those that are withheld."""
+    """Number of free slots, without withheld ones."""
     withheld: tuple[WithheldSlot, ...]
-    """Slots that no job gets, by their index."""
+    """Slots that no job gets, by index."""
     allocations: tuple[NodeHolding, ...]
     """Jobs that hold the other slots."""
     roots: tuple[str, ...]
     """Storage roots that it sees."""
     labels: Labels
-    """Its labels: those of its worker's settings, and those that people set, which win."""
+    """Its labels: those that people set override those of the worker's settings."""
     version: str
     """Version of Trainyard on it."""
     registered_at: datetime
@@ -158,7 +157,7 @@ class NodeView(RecordModel):
     heartbeat_at: datetime
     """Time of its last heartbeat."""
     clock_skew_seconds: float | None = None
-    """Its clock less the database's, by the last measurement; absent before one."""
+    """Its clock minus the database's, by the last measurement; absent before the first."""
 
 
 class NodeRegistered(EventData):
@@ -169,7 +168,7 @@ class NodeRegistered(EventData):
     device: Literal["cpu", "cuda"]
     """Kind of device."""
     other_storage: tuple[str, ...] = ()
-    """Roots under which it sees another storage than most nodes."""
+    """Roots that are another storage on this node than on most nodes."""
 
 
 class NodeOnline(EventData):
@@ -184,17 +183,17 @@ class NodeLabeled(EventData):
     """A person changed the labels of a node."""
 
     changed: dict[str, str | None]
-    """The new values by key; null where the value of the worker's settings applies again."""
+    """The new values by key; null if the value of the worker's settings applies again."""
 
 
 class NodeDrained(EventData):
     """A node accepts no new work, or accepts it again."""
 
     draining: bool
-    """Whether it accepts none."""
+    """Whether it accepts no new work."""
     running: Running | None = None
     """Effect on its attempts; absent for a notice."""
     reasons: tuple[str, ...] = ()
     """Why."""
     notice: str | None = None
-    """Reason that the machine gave for its shutdown, where it announced one."""
+    """Announced reason for the machine's shutdown, if any."""

@@ -1,4 +1,4 @@
-"""Views of projects, requests on them, and the event of a change."""
+"""Views, requests and events of projects."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SlotHours = Annotated[float, Field(ge=0, le=10**9, json_schema_extra={"unit": "s
 
 
 class ProjectSettings(SpecModel):
-    """Settings of a project; of a change, those that are given, while the others stay."""
+    """Settings of a project; a change contains only the changed ones."""
 
     description: Annotated[Text, Field(max_length=1000)] = ""
     """What the project is for."""
     weight: Weight = 1.0
     """Its share of the slots relative to the weights of the other projects that use the cluster."""
     max_slots: MaxSlots | None = None
-    """Slots that its jobs hold at most at the same time; unlimited when null."""
+    """Most slots that its jobs hold at the same time; unlimited when null."""
     slot_hours_per_month: SlotHours | None = None
-    """Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null. A slot
-    is one GPU, one MIG instance, or one CPU rank on a node without GPUs."""
+    """Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null. A slot is
+    one GPU, one MIG instance, or one CPU rank on a node without GPUs."""
 
 
 class ProjectRequest(ProjectSettings):
@@ -38,7 +38,7 @@ class ProjectRequest(ProjectSettings):
 
 
 class ProjectView(RecordModel):
-    """A project with what its jobs hold and use."""
+    """A project, with current use by its jobs."""
 
     name: str
     """Name."""
@@ -47,22 +47,22 @@ class ProjectView(RecordModel):
     weight: float
     """Its share of the slots relative to the weights of the other projects."""
     max_slots: int | None
-    """Slots that its jobs hold at most; unlimited when null."""
+    """Most slots that its jobs hold; unlimited when null."""
     slot_hours_per_month: float | None
-    """Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null."""
+    """Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null."""
     created_by: str
     """Who created it."""
     created_at: datetime
     """When."""
     held_slots: int
-    """Slots of its jobs that start, run or stop."""
+    """Slots of its starting, running and stopping jobs."""
     waiting_jobs: int
-    """Its jobs in the queue."""
+    """Number of its jobs in the queue."""
     share: float
-    """Part of the slots held by all projects that it holds; 0 when none is held."""
+    """Its held slots divided by the held slots of all projects; 0 if no slots are held."""
     fair_share: float
-    """Its weight divided by the weights of all projects with a job that waits or holds slots; 0
-    when it has no such job."""
+    """Its weight divided by the weights of all projects with a job that waits or holds slots; 0 if
+    it has no such job."""
     slot_hours_used: float
     """Slot-hours that its jobs have used in this calendar month (UTC)."""
 
@@ -73,6 +73,6 @@ class ProjectChanged(EventData):
     project: str
     """Its name."""
     before: ProjectSettings | None
-    """Settings until then; absent where it was created."""
+    """Previous settings; absent if it was created."""
     after: ProjectSettings | None
-    """Settings from then on; absent where it was deleted."""
+    """New settings; absent if it was deleted."""

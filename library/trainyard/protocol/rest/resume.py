@@ -25,7 +25,7 @@ class ResumeRequest(SpecModel):
     steps: PositiveSteps | None = None
     """New total number of steps."""
     allow_code_change: bool = False
-    """Whether the files of `model.code` may differ from those that wrote the checkpoint."""
+    """Whether the files of `model.code` may have changed since the checkpoint was written."""
     dry_run: bool = False
     """Compute the comparison only; store nothing."""
 
@@ -38,7 +38,7 @@ class Change(RecordModel):
     before: str
     """Value of the last attempt."""
     after: str
-    """Value of the next one."""
+    """Value of the next attempt."""
     changed: bool
     """Whether they differ."""
 
@@ -51,13 +51,13 @@ class ResumePreview(RecordModel):
     checkpoint_id: str | None
     """Checkpoint to resume from; absent for a start from step 0."""
     step: int
-    """Its step; the last reported step where the attempt saves first."""
+    """Its step; the last reported step if the attempt saves first."""
     branch: bool
     """Whether newer checkpoints of the lineage are abandoned."""
     saves_first: bool
     """Whether the running attempt saves first, so that the job resumes from its last step."""
     changes: tuple[Change, ...]
-    """Values before and after; changed ones first."""
+    """Values before and after, changed ones first."""
 
 
 class ResumeReply(RecordModel):
@@ -70,28 +70,28 @@ class ResumeReply(RecordModel):
 
 
 class ResumeOptionView(RecordModel):
-    """One world size that the cluster could give."""
+    """A world size that the cluster could offer."""
 
     world_size: int
     """Slots."""
     free_now: bool
-    """Whether one of these layouts could start at this moment, on nodes that hold its shares."""
+    """Whether one of these layouts could start now, on nodes with room for its shares."""
     layouts: tuple[LayoutOption, ...]
-    """Legal layouts; the one that resume selects comes first."""
+    """Legal layouts; the layout that resume selects comes first."""
     more: Annotated[int, Field(ge=0)]
-    """Number of further legal layouts, which are not listed."""
+    """Number of further legal layouts that are not listed."""
     reason: str | None
-    """Why none is legal."""
+    """Why no layout is legal."""
 
 
 class ResumeOptions(RecordModel):
     """World sizes on which a job could resume."""
 
     checkpoint_id: str | None
-    """Checkpoint from which a resume would start."""
+    """Checkpoint that a resume would load."""
     step: int
     """Its step."""
     options: tuple[ResumeOptionView, ...]
-    """By world size."""
+    """Options by world size."""
     calibration: Calibration | None = None
     """Coefficients behind the predicted speeds, with their errors; absent for unknown hardware."""

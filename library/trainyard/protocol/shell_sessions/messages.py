@@ -10,12 +10,12 @@ from trainyard.base.ids import ID_PATTERN
 from trainyard.base.model_base import RecordModel, Text
 
 MAX_WORDS, MAX_WORD = 256, 8192
-"""Most words of a command, and most characters of one."""
+"""Most words of a command, and most characters of a word."""
 WINDOW_BYTES = 256 * 1024
-"""Most bytes of output that the server holds while the person has not read them; the command then
-waits, as at a full pipe."""
+"""Most bytes of unread output that the server holds; beyond them the command waits, as at a full
+pipe."""
 INPUT_BYTES = 64 * 1024
-"""The same of input that the command has not read."""
+"""Most bytes of input that the server holds before the command reads them."""
 MAX_WAIT_SECONDS = 20.0
 """Longest wait of one request for output or input."""
 
@@ -23,7 +23,7 @@ Word = Annotated[Text, Field(max_length=MAX_WORD)]
 Offset = Annotated[int, Field(ge=0, lt=2**62)]
 Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS)]
 BYTES = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-"""Bytes are base64 in JSON."""
+"""Configuration for bytes as base64 in JSON."""
 
 
 class Terminal(RecordModel):
@@ -38,14 +38,14 @@ class Terminal(RecordModel):
 
 
 class ShellOrder(RecordModel):
-    """A command that the supervisor is to start; repeated until its first report."""
+    """A command for the supervisor to start; repeated until its first report."""
 
     id: Annotated[str, Field(pattern=ID_PATTERN)]
     """Id."""
     argv: Annotated[tuple[Word, ...], Field(max_length=MAX_WORDS)]
     """The command, word by word; no shell parses it. The node's shell when empty."""
     terminal: Terminal | None = None
-    """The person's terminal, in place of pipes."""
+    """The person's terminal; without it the command has pipes."""
     rank: Annotated[int, Field(ge=0)] | None = None
     """Global rank that the command names in `RANK` and `LOCAL_RANK`."""
 
@@ -60,7 +60,7 @@ class ShellExit(RecordModel):
 
 
 class ShellOutputMessage(RecordModel):
-    """Output of a command, from its supervisor; without content it only keeps the contact."""
+    """Output of a command, from its supervisor; without content it is only a sign of life."""
 
     model_config = BYTES
 
@@ -69,16 +69,16 @@ class ShellOutputMessage(RecordModel):
     start: Offset
     """Offset of the first byte."""
     content: Annotated[bytes, Field(max_length=WINDOW_BYTES)] = b""
-    """The bytes, of stdout and stderr in the order in which they were written."""
+    """The bytes of stdout and stderr, in the order in which they were written."""
     exit: ShellExit | None = None
     """The last message: how it ended."""
 
 
 class ShellOutputReply(RecordModel):
-    """The answer: how much is stored, and whether anybody still reads."""
+    """The answer: stored offset, and whether the command is still wanted."""
 
     stored: int
-    """Offset after the last stored byte; what is behind it is to be sent again, later."""
+    """Offset after the last stored byte; later bytes must be sent again, later."""
     wanted: bool
     """Whether the command is still wanted; otherwise it is ended."""
 
@@ -89,11 +89,11 @@ class ShellInputRequest(RecordModel):
     protocol: int
     """`PROTOCOL` of the sender."""
     start: Offset
-    """Offset of the first byte that it needs; those before it were received."""
+    """Offset of the first byte that it needs; earlier bytes were received."""
     wait_seconds: Wait = 0.0
-    """Longest time that the answer may take while there is nothing new."""
+    """Longest time that the server holds the poll while nothing is new."""
     terminal: Terminal | None = None
-    """The terminal that it knows of; another one is news."""
+    """The last terminal that it received; the server answers when it differs."""
 
 
 class ShellInputReply(RecordModel):
@@ -104,8 +104,8 @@ class ShellInputReply(RecordModel):
     content: bytes = b""
     """Bytes from `start` on."""
     end: bool = False
-    """Whether no more follow."""
+    """Whether the input ends here."""
     terminal: Terminal | None = None
-    """The terminal as it is now."""
+    """The current terminal."""
     wanted: bool = True
     """Whether the command is still wanted; otherwise it is ended."""

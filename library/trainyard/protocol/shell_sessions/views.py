@@ -30,18 +30,18 @@ class ShellRequest(SpecModel):
     """The command, word by word; no shell parses it. The node's shell when empty, which needs a
     terminal."""
     node: Annotated[str, Field(pattern=NAME, max_length=100)] | None = None
-    """Node of the attempt; the one of `rank`, or the first, when absent."""
+    """Node of the attempt; when absent, the node of `rank`, else the first node."""
     rank: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Global rank: the command runs on its node, with its `RANK` and `LOCAL_RANK`."""
     terminal: Terminal | None = None
     """The person's terminal; without it the command has pipes."""
     seconds: Annotated[float, Field(ge=1, le=MAX_SECONDS)] = 3600.0
-    """Longest time of the command, after which it is ended."""
+    """Time limit, after which the command is ended."""
 
     @model_validator(mode="after")
     def _command_or_terminal(self) -> Self:
         if not self.argv and self.terminal is None:
-            raise ValueError("argv is empty, which needs a terminal; name a command")
+            raise ValueError("argv is empty, and a shell needs a terminal; name a command")
         if self.argv and not self.argv[0]:
             raise ValueError("argv[0] is empty; name a program")
         return self
@@ -59,7 +59,7 @@ class ShellView(RecordModel):
     node: str
     """Node that it runs on."""
     rank: int | None
-    """Rank that it names."""
+    """Rank in its environment."""
     argv: tuple[str, ...]
     """The command; the node's shell when empty."""
     created_by: str
@@ -86,7 +86,7 @@ class ShellOutput(RecordModel):
     content: bytes
     """The bytes, in base64."""
     shell: ShellView
-    """The command; all output was read when it has ended and `content` is empty."""
+    """The command; the output is complete once it has ended and `content` is empty."""
 
 
 class ShellInput(SpecModel):
@@ -99,16 +99,16 @@ class ShellInput(SpecModel):
     content: Annotated[bytes, Field(max_length=INPUT_BYTES)] = b""
     """The bytes, in base64."""
     end: bool = False
-    """Whether no more follow: the command reads the end of its input."""
+    """Whether the input ends here: the command reads the end of its input."""
     terminal: Terminal | None = None
-    """The terminal, where its size has changed."""
+    """The terminal, if its size has changed."""
 
 
 class ShellInputStored(RecordModel):
     """How much input is stored."""
 
     stored: int
-    """Offset after the last stored byte; what is behind it is to be sent again, later."""
+    """Offset after the last stored byte; later bytes must be sent again, later."""
 
 
 class ShellOpened(EventData):
@@ -119,7 +119,7 @@ class ShellOpened(EventData):
     argv: tuple[str, ...]
     """The command, with credentials of URLs masked; the node's shell when empty."""
     rank: int | None = None
-    """Rank that it names."""
+    """Rank in its environment."""
 
 
 class ShellClosed(EventData):

@@ -1,4 +1,4 @@
-"""Images, histograms and files that a script logs: recognised by protocol, written by a thread.
+"""Images, histograms and files that a script logs: detected by protocol, written by a thread.
 
-Imports nothing but the standard library. The contract: docs/artifacts.md.
+Imports only the standard library. The contract: docs/artifacts.md.
 """

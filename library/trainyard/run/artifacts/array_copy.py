@@ -1,4 +1,4 @@
-"""Copies of arrays and tensors of any library, which are recognised by what they offer."""
+"""Copies of arrays and tensors of any library, detected by their attributes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 NUMBERS = "bBhHiIlLqQefd?"
-"""Formats of `struct` that are numbers."""
+"""Number formats of `struct`."""
 SLICE = 2000
-"""Values that are unpacked at once: less than half a millisecond of the interpreter."""
+"""Values to unpack in one call: less than half a millisecond of the interpreter."""
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,16 @@ class ArrayCopy:
 
     content: bytes
     format: str
-    """Format of one number, as `struct` names it."""
+    """`struct` format of one number."""
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """Count of numbers."""
         return len(self.content) // struct.calcsize(self.format)
 
     def slices(self) -> Iterator[tuple[float, ...]]:
-        """Yield the numbers, some thousand at once."""
+        """Yield the numbers in slices of `SLICE`."""
         each = struct.calcsize(self.format)
         order, code = self.format[:-1], self.format[-1]
         for start in range(0, len(self.content), SLICE * each):
@@ -39,12 +39,12 @@ class ArrayCopy:
 def copy_array(values: Any, *, what: str, most: int) -> ArrayCopy:
     """Return a copy of the numbers of an array, a tensor, a buffer or nested lists.
 
-    Tensors are brought to the CPU first; of a GPU that waits for what computes them.
+    Tensors are copied to the CPU first, which waits for the GPU to compute them.
 
     Args:
         values: anything with a buffer, `__array__`, `numpy()` or `tolist()`, or numbers in lists.
         what: name of the argument in errors.
-        most: most numbers.
+        most: largest legal count of numbers.
 
     Raises:
         TypeError: it holds no numbers.
@@ -69,7 +69,7 @@ def copy_array(values: Any, *, what: str, most: int) -> ArrayCopy:
 
 
 def _on_cpu(values: Any) -> Any:
-    """Return an object with a buffer where there is one."""
+    """Return an object with a buffer if possible, else lists or the value itself."""
     for step in ("detach", "cpu"):  # of torch
         if callable(change := getattr(values, step, None)):
             values = change()
@@ -122,5 +122,5 @@ def _flat(values: Any, what: str, most: int) -> Iterator[float]:
 def _is_listed(value: Any) -> bool:
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         return False
-    # Arrays have both: one without dimensions is a number.
+    # Arrays have both; an array without dimensions is a number.
     return not hasattr(value, "__float__") or getattr(value, "shape", ()) != ()

@@ -1,4 +1,4 @@
-"""What a script calls to log images, histograms and files: a base of its run."""
+"""Calls of a script's run to log images, histograms and files."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ logger = logging.getLogger("trainyard")
 _warned = WarnedNames()
 
 MAX_FILES, MAX_FOLDER_BYTES = 1000, 1024 * 1024 * 1024
-"""Files of a folder of one call, and their bytes."""
+"""Most files in the folder of one call, and most bytes."""
 
 
 class ArtifactLog:
-    """Calls of a run about images, histograms and files."""
+    """Base of a run: its calls for images, histograms and files."""
 
     @property
     def _open_artifacts(self) -> ArtifactWriter | None:
-        """The writer of this process; None where nothing is stored."""
-        raise NotImplementedError  # the run does
+        """The writer of this process; None if nothing is stored."""
+        raise NotImplementedError  # the run implements it
 
     def log_image(
         self, name: str, image: Any, *, step: SupportsIndex | None = None, caption: str = ""
     ) -> None:
         """Store an image with the job.
 
-        The calling thread checks and copies it: it reads a file, or copies pixels; of a tensor on
-        a GPU that waits for its computation. Another thread encodes and writes it.
+        The calling thread checks and copies it: it reads a file, or copies pixels, which waits for
+        the computation of a tensor on a GPU. Another thread encodes and writes it.
 
         Args:
             name: such as `samples/first`; images of a name form a sequence over steps.
@@ -63,7 +63,7 @@ class ArtifactLog:
 
         Raises:
             ValueError: name or step is not legal, or the image has another format, shape or size.
-            TypeError: the image is nothing of that.
+            TypeError: the image has another type.
             OSError: the file cannot be read.
         """
         record = _record(name, IMAGE, step, caption)
@@ -78,10 +78,10 @@ class ArtifactLog:
     def log_histogram(
         self, name: str, values: Any, *, step: SupportsIndex | None = None, bins: int = 64
     ) -> None:
-        """Store how values are distributed: counts in bins of equal width, of the finite ones.
+        """Store the distribution of values: counts of finite values in bins of equal width.
 
-        The calling thread copies the values; of a tensor on a GPU that waits for its computation.
-        Another thread folds them. Values that are NaN or infinite are counted apart.
+        The calling thread copies the values, which waits for the computation of a tensor on a GPU.
+        Another thread counts them. NaN and infinite values are counted separately.
 
         Args:
             name: such as `weights/layer1`; histograms of a name form a sequence over steps.
@@ -91,7 +91,7 @@ class ArtifactLog:
 
         Raises:
             ValueError: name, step or bins is not legal, or there are too many values.
-            TypeError: there is a value that is no real number.
+            TypeError: a value is not a real number.
         """
         if not isinstance(bins, int) or not 1 <= bins <= MAX_BINS:
             raise ValueError(f"bins={bins!r}: a whole number from 1 to {MAX_BINS} is legal")
@@ -110,14 +110,14 @@ class ArtifactLog:
     ) -> None:
         """Store a table with the job, as JSON with `columns` and `data`.
 
-        The calling thread copies the cells. Numbers, truth values and texts of up to 1,000
-        characters are kept, None is null, and anything else becomes text. Rows after the first
-        10,000 or 4 MiB are left out, with one warning by the name.
+        The calling thread copies the cells. Numbers, booleans and texts of up to 1,000 characters
+        are kept, None is null, and anything else becomes text. Rows after the first 10,000 or
+        4 MiB are dropped, with one warning for each name.
 
         Args:
             name: such as `predictions`; `.json` is added. Tables of a name form a sequence.
             columns: names of the columns, up to 256.
-            rows: as many cells each.
+            rows: rows with a cell for each column.
             step: completed optimizer steps.
 
         Raises:
@@ -143,23 +143,23 @@ class ArtifactLog:
         """Store a file, or the files of a folder, with the job.
 
         The calling thread copies them into the run directory, so that later changes have no effect;
-        the node's supervisor sends the copies to the server. Links in a folder are left out.
+        the node's supervisor sends the copies to the server. Links in a folder are ignored.
 
         Args:
-            path: a file of at most 256 MiB; or a folder with at most 1,000 files of 1 GiB together,
-                each of which becomes an artifact `<name>/<path in the folder>`.
-            name: that of the file or folder when absent. A later artifact of the same name is
-                another one; downloads take the newest.
-            kind: what it is, such as `model` or `predictions`; `file` when empty.
+            path: a file of at most 256 MiB; or a folder with at most 1,000 files and 1 GiB in
+                total. Each of its files becomes an artifact `<name>/<path in the folder>`.
+            name: name of the artifact; the name of the file or folder when absent. A later artifact
+                of the same name is a new one; downloads take the newest.
+            kind: kind of artifact, such as `model` or `predictions`; `file` when empty.
             step: completed optimizer steps.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: name, kind or step is not legal, or it is too large.
+            ValueError: name, kind or step is not legal, or the file or folder is too large.
             OSError: it cannot be read.
         """
         if kind in OWN_KINDS:
-            raise ValueError(f"kind={kind!r}: that is of log_{kind}; any other word is legal")
+            raise ValueError(f"kind={kind!r} is reserved for log_{kind}; any other word is legal")
         check_kind(kind or FILE)
         source = Path(path)
         base = check_name(source.resolve().name if name is None else name)

@@ -1,4 +1,4 @@
-"""Records of images, histograms and files: those of a process, and those of the supervisor."""
+"""Records of images, histograms and files, from a process and from its supervisor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.run.record_base import JsonRecord
 
 IMAGE, HISTOGRAM, FILE, OUTPUT, TABLE = "image", "histogram", "file", "output", "table"
 OWN_KINDS = frozenset({IMAGE, HISTOGRAM})
-"""Kinds that `log_artifact` does not take."""
+"""Kinds that `log_artifact` refuses."""
 CONTENT_NAME = re.compile(r"[a-z0-9-]{1,80}")
 """Name of a content file in `artifacts/`."""
 LONGEST_NAME, LONGEST_KIND, LONGEST_CAPTION = 200, 64, 1000
@@ -22,7 +22,7 @@ MAX_BINS = 512
 MAX_IMAGE_BYTES = 16 * 1024 * 1024
 """Largest image, encoded."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
-"""Largest file. What is larger belongs into a checkpoint, or on a storage root."""
+"""Largest file; a larger one belongs in a checkpoint or on a storage root."""
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]+")
 """What no name has; `/` separates its parts."""
 _KIND = re.compile(f"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_KIND - 1}}}")
@@ -31,24 +31,24 @@ _NO_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 DropReason = Literal[
     "disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"
 ]
-"""Why an artifact was dropped: no disk space on the node, more than the writer or the spool holds,
-the bytes or the number of a job, the size of a file, or a file that cannot be read."""
+"""Why an artifact was dropped: no disk space on the node, a full writer queue or spool, the job's
+limit of bytes or artifacts, the size of a file, or an unreadable file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramRecord(JsonRecord):
-    """Values, folded to bins of equal width."""
+    """Counts of values in bins of equal width."""
 
     edges: Annotated[tuple[float, ...], Bounds(max_length=MAX_BINS + 1)]
-    """Edges of the bins, rising; one more than there are bins, or none without a finite value."""
+    """Ascending edges of the bins, one more than bins; empty without a finite value."""
     counts: Annotated[tuple[Number, ...], Bounds(max_length=MAX_BINS)]
-    """Finite values of each bin; the last bin includes its upper edge."""
+    """Number of finite values in each bin; the last bin includes its upper edge."""
     nan: Number = 0
-    """Values that are NaN."""
+    """Number of NaN values."""
     positive_infinity: Number = 0
-    """Values that are infinity."""
+    """Number of infinite values."""
     negative_infinity: Number = 0
-    """Values that are minus infinity."""
+    """Number of values of minus infinity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +58,15 @@ class ArtifactRecord(JsonRecord):
     time: float
     """Unix time, seconds."""
     kind: str
-    """`image`, `histogram`, or what `log_artifact` names, such as `file` or `model`."""
+    """`image`, `histogram`, or the kind given to `log_artifact`, such as `file` or `model`."""
     name: str
     """Its name, with `/` between folders."""
     step: Annotated[int, Bounds(ge=0, le=LAST_STEP)] | None = None
     """Completed optimizer steps."""
     caption: Annotated[str, Cut(LONGEST_CAPTION)] = ""
-    """A text next to it."""
+    """Its caption."""
     file: str | None = None
-    """Content file in the same folder; absent for a histogram, and where it was dropped."""
+    """Content file in the same folder; absent for a histogram, and if the content was dropped."""
     histogram: HistogramRecord | None = None
     """The histogram."""
     dropped: DropReason | None = None
@@ -75,17 +75,17 @@ class ArtifactRecord(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactLine(JsonRecord):
-    """One line of `artifacts.jsonl`, made by the supervisor when the server has the content.
+    """One line of `artifacts.jsonl`, which the supervisor writes when the server has the content.
 
-    Without `record` it states that output of ranks was given up, and why.
+    Without `record` it reports dropped output of ranks, with the reason.
     """
 
     process: int
-    """Number of the process that logged it; -1 for what the supervisor collected."""
+    """Number of the process that logged it; -1 for files that the supervisor collected."""
     end: Annotated[int, Bounds(ge=0, lt=2**62)]
-    """Offset after its line in the file of the process."""
+    """Offset after its line in the process's file."""
     record: ArtifactRecord | None
-    """What the process logged."""
+    """The record of the process."""
     digest: str | None = None
     """SHA-256 of the content, `sha256:<hex>`."""
     size: Annotated[int, Bounds(ge=0, lt=2**62)] = 0
@@ -95,10 +95,10 @@ class ArtifactLine(JsonRecord):
 
 
 def check_name(name: str) -> str:
-    """Return a name that is legal on the server and as a relative path.
+    """Return a name, checked to be legal on the server and as a relative path.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not legal.
     """
     if not isinstance(name, str) or not name or name != legal_artifact_name(name):
         raise ValueError(
@@ -121,10 +121,10 @@ def _legal_parts(name: str) -> str:
 
 
 def check_kind(kind: str) -> str:
-    """Return the kind of a file.
+    """Return the kind of a file, checked.
 
     Raises:
-        ValueError: it has no legal form.
+        ValueError: it is not legal.
     """
     if not isinstance(kind, str) or not _KIND.fullmatch(kind):
         raise ValueError(
@@ -141,7 +141,7 @@ def legal_kind(text: str) -> str:
 
 
 def check_record(record: ArtifactRecord) -> None:
-    """Refuse a record that no writer of ours makes.
+    """Refuse a record that Trainyard's writers never make.
 
     Raises:
         ValueError: a name, the kind or the histogram is not legal.

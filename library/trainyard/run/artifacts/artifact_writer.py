@@ -1,8 +1,8 @@
-"""Writes artifacts of one process into its run directory, from a thread of its own.
+"""Write artifacts of one process into its run directory, from a separate thread.
 
-Media are the first that a disk or a queue without room loses: an artifact is dropped while a
-twentieth of the disk, at most 256 MiB, would not stay free for metrics and logs. The first drop for
-each reason is recorded, and becomes an event of the job.
+When the disk or the queue is full, artifacts are dropped first: a twentieth of the disk, at most
+256 MiB, must stay free for metrics and logs. The first drop for each reason is recorded, and
+becomes an event of the job.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from trainyard.run.record_files import append_record
 logger = logging.getLogger("trainyard")
 
 RESERVED_BYTES, RESERVED_SHARE = 256 * 1024 * 1024, 20
-"""Free space of the disk that artifacts leave to metrics and logs: so many bytes, or such a part of
-a small disk."""
+"""Free disk space that artifacts leave for metrics and logs: bytes, or one part in 20 of a small
+disk."""
 QUEUE_BYTES, QUEUE_ITEMS = 64 * 1024 * 1024, 1000
-"""What waits for the thread; further artifacts are dropped."""
+"""Limits of the queue; further artifacts are dropped."""
 SPOOL_BYTES, SPOOL_FILES = 1024 * 1024 * 1024, 5000
-"""Content of one process that is not on the server yet; further artifacts are dropped."""
+"""Limits of one process's content that is not on the server yet; further artifacts are dropped."""
 RECORD_BYTES = 16 * 1024
 CLOSE_SECONDS = 10.0
-"""Longest time for which the end of the process waits for the thread."""
+"""Longest wait at the end of the process for the thread."""
 COPY_BYTES = 1024 * 1024
 
 Content = bytes | HistogramRecord
@@ -45,17 +45,17 @@ Content = bytes | HistogramRecord
 
 @dataclass(frozen=True)
 class PendingArtifact:
-    """An artifact that the thread completes."""
+    """An artifact for the thread to complete."""
 
     record: ArtifactRecord
     make: Callable[[], Content] | None
-    """Encodes or folds the content; None where the record is complete."""
+    """Makes the content; None if the record is complete."""
     size: int
-    """Bytes that wait with it."""
+    """Bytes that it holds in the queue."""
 
 
 def reserve(folder: Path) -> tuple[int, int]:
-    """Return the free bytes of a folder's disk, and how many of them stay free of artifacts.
+    """Return the free bytes of a folder's disk, and the bytes that artifacts must leave free.
 
     Raises:
         OSError: the system refuses.
@@ -80,7 +80,7 @@ class ArtifactWriter:
         self._queue: deque[PendingArtifact] = deque()
         self._waiting_bytes = 0
         self._spooled: dict[Path, int] = {}
-        self._lock = threading.Lock()  # held for some microseconds
+        self._lock = threading.Lock()  # held for microseconds
         self._write_lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
@@ -88,10 +88,10 @@ class ArtifactWriter:
         self._recorded: set[DropReason] = set()
         self._warned = False
         self.dropped = 0
-        """Artifacts that were dropped."""
+        """Number of dropped artifacts."""
 
     def add(self, record: ArtifactRecord, make: Callable[[], Content] | None, size: int) -> None:
-        """Queue an artifact; drop it, with its copy, where the queue is full."""
+        """Queue an artifact; drop it, with its copy, if the queue is full."""
         with self._lock:
             waiting = len(self._queue)
             full = waiting >= QUEUE_ITEMS or (
@@ -113,8 +113,8 @@ class ArtifactWriter:
     def copy(self, source: Path, record: ArtifactRecord) -> None:
         """Copy a file into the run directory, in the calling thread, and queue its record.
 
-        The copy is that of the file at this moment: later changes have no effect. Where the disk
-        has no room the artifact is dropped.
+        Later changes of the file have no effect on the copy. If the disk lacks space, the artifact
+        is dropped.
 
         Raises:
             OSError: the file cannot be read.
@@ -124,8 +124,8 @@ class ArtifactWriter:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
                 raise ValueError(
-                    f"{source} has {size:,} bytes: {MAX_FILE_BYTES:,} at most are legal; what is "
-                    "larger belongs into a checkpoint or on a storage root"
+                    f"{source} has {size:,} bytes: {MAX_FILE_BYTES:,} at most are legal; a larger "
+                    "file belongs in a checkpoint or on a storage root"
                 )
             reason = self._lack(size)
             name = None
@@ -142,7 +142,7 @@ class ArtifactWriter:
             self.add(replace(record, dropped=reason), None, 0)
 
     def flush(self) -> None:
-        """Write what waits, in the calling thread."""
+        """Write the queue, in the calling thread."""
         with self._write_lock:
             while self._queue:
                 self._write(self._queue[0])
@@ -150,7 +150,7 @@ class ArtifactWriter:
                     self._waiting_bytes -= self._queue.popleft().size
 
     def close(self) -> None:
-        """Write what waits and end the thread; give up after `CLOSE_SECONDS`."""
+        """Write the queue and end the thread; give up after `CLOSE_SECONDS`."""
         self._closing = True
         self._wake.set()
         if self._thread is not None:
@@ -176,7 +176,7 @@ class ArtifactWriter:
         self.flush()
 
     def _write(self, waiting: PendingArtifact) -> None:
-        """Write one artifact and its record; nothing that goes wrong ends the thread."""
+        """Write one artifact and its record; no error ends the thread."""
         record = waiting.record
         try:
             content = None if waiting.make is None else waiting.make()
@@ -199,7 +199,7 @@ class ArtifactWriter:
                 self._discard(record.file)
             self.dropped += 1
             self._warn(error)
-        except Exception:  # of another library's array: the next artifact may be legal
+        except Exception:  # from another library's array; the next artifact may be legal
             self.dropped += 1
             logger.exception("%s %r was dropped", record.kind, record.name)
 
@@ -216,13 +216,13 @@ class ArtifactWriter:
                 while (part := read()) and size <= MAX_FILE_BYTES:
                     size += target.write(part)
         except OSError:
-            path.unlink(missing_ok=True)  # a full disk is not left full
+            path.unlink(missing_ok=True)  # free the space: the disk may be full
             raise
         with self._lock:
             self._spooled[path] = size
 
     def _discard(self, name: str) -> None:
-        """Remove a content file; one that is not there is no error."""
+        """Remove a content file; ignore a missing one."""
         path = self._folder / name
         with self._lock:
             self._spooled.pop(path, None)
@@ -233,7 +233,7 @@ class ArtifactWriter:
         return f"rank-{self._process}-{secrets.token_hex(8)}"
 
     def _lack(self, size: int) -> DropReason | None:
-        """Return why there is no room for so many bytes."""
+        """Return why there is no space for this many bytes, or None."""
         try:
             free, reserved = reserve(self._folder)
         except OSError:
@@ -241,7 +241,7 @@ class ArtifactWriter:
         if free - size < reserved:
             return "disk_full"
         if not self._fits(size):
-            with self._lock:  # the supervisor removes what the server has
+            with self._lock:  # the supervisor removes content that the server has
                 kept = [path for path in self._spooled if path.exists()]
                 self._spooled = {path: self._spooled[path] for path in kept}
             if not self._fits(size):
@@ -256,7 +256,7 @@ class ArtifactWriter:
             )
 
     def _drops(self, reason: DropReason) -> bool:
-        """Count a drop; return whether it is the first for the reason, which is recorded."""
+        """Count a drop; return whether it is the first for its reason, which must be recorded."""
         with self._lock:
             self.dropped += 1
             first = reason not in self._recorded
@@ -270,7 +270,7 @@ class ArtifactWriter:
 
 
 def files_below(folder: Path, *, most: int) -> list[tuple[Path, str]]:
-    """Return the regular files below a folder with their relative names; links are left out.
+    """Return the regular files below a folder with their relative names; ignore links.
 
     Raises:
         ValueError: there are more than `most`.

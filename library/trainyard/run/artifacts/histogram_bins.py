@@ -1,4 +1,4 @@
-"""Folds numbers into a histogram, by numpy where the process has it already."""
+"""Compute the histogram of numbers, with numpy if the process has imported it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_VALUES = 10_000_000
 
 
 def fold(values: ArrayCopy, *, bins: int) -> HistogramRecord:
-    """Return the histogram of some numbers, in bins of equal width between the finite extremes.
+    """Return the histogram of numbers, in bins of equal width between the finite extremes.
 
-    Where all finite values are equal, the bins together are one wide. A range that is too narrow
-    for so many distinct edges has a single bin.
+    If all finite values are equal, the bins have a total width of one. A range that is too narrow
+    for this many distinct edges gets a single bin.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "frombuffer"):
@@ -39,7 +39,7 @@ def _by_hand(values: ArrayCopy, bins: int) -> HistogramRecord:
         for value in part if len(finite) < len(part) else ():
             if not math.isfinite(value):
                 special[str(float(value))] += 1
-        time.sleep(0)  # lets the training thread have the interpreter
+        time.sleep(0)  # yields the interpreter to the training thread
     counted = special["nan"], special["inf"], special["-inf"]
     if low > high:
         return _histogram((), (), *counted)

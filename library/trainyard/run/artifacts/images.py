@@ -1,4 +1,4 @@
-"""Images: recognised by content or protocol, and encoded as PNG where they are pixels."""
+"""Images: detected by content or protocol; pixels are encoded as PNG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.run.artifacts.artifact_records import MAX_IMAGE_BYTES
 MAX_PIXEL_BYTES = 64 * 1024 * 1024
 """Largest image before its compression."""
 COLOR_TYPES = {1: 0, 3: 2, 4: 6}
-"""PNG's number of each count of channels: grey, RGB, RGBA."""
+"""PNG color type by number of channels: grey, RGB, RGBA."""
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 SNIFFED_BYTES = 16
 
@@ -31,7 +31,7 @@ class Pixels:
 
 
 def media_type(content: bytes) -> str | None:
-    """Return the media type of an image by its first bytes; None of anything else."""
+    """Return the media type of an image from its first bytes; None for anything else."""
     if content.startswith(PNG_SIGNATURE):
         return "image/png"
     if content.startswith(b"\xff\xd8\xff"):
@@ -50,7 +50,7 @@ def read_image(image: Any) -> bytes | Pixels:
             x 1, 3 or 4.
 
     Raises:
-        TypeError: it is nothing of that.
+        TypeError: it has another type.
         ValueError: it is too large, of another format or of another shape.
         OSError: the file cannot be read.
     """
@@ -80,10 +80,10 @@ def read_image(image: Any) -> bytes | Pixels:
 
 
 def _grey(image: Any) -> Any:
-    """Return an image of PIL of 16 or 32 bits a pixel in 8 bits, whose own conversion clips.
+    """Convert a PIL image of 16 or 32 bits per pixel to 8 bits; PIL's own conversion would clip.
 
-    White is 65,535 of 16 bits. Of 32 bits it is the first of 1 (floats alone), 255 and 65,535 that
-    no pixel is above, or else the brightest pixel.
+    White is 65,535 for 16 bits. For 32 bits it is the first of 1 (floats only), 255 and 65,535 that
+    no pixel exceeds, or else the brightest pixel.
     """
     deep = image if image.mode == "F" else image.convert("I").convert("F")
     brightest = deep.getextrema()[1]
@@ -93,13 +93,13 @@ def _grey(image: Any) -> Any:
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """Return a PNG file; fast compression, because a thread of the training process does it."""
+    """Return a PNG file; compress fast, because a thread of the training process does it."""
     row = pixels.width * pixels.channels
     compressor = zlib.compressobj(1)
     parts: list[bytes] = []
     rows = max(65536 // row, 1)
     for start in range(0, pixels.height, rows):
-        # Each row begins with its filter, which is none. zlib releases the interpreter's lock.
+        # Each row starts with its filter type, 0 (none). zlib releases the interpreter's lock.
         lines = (
             b"\0" + pixels.content[each * row : (each + 1) * row]
             for each in range(start, min(start + rows, pixels.height))

@@ -11,11 +11,11 @@ from trainyard.run.fact_types.fact_section import fact_value
 
 MAX_ROWS, MAX_COLUMNS = 10_000, 256
 MAX_TABLE_BYTES = 4 * 1024 * 1024
-"""JSON text of a table: a page can show it."""
+"""Most bytes of a table as JSON text, so that a page can show it."""
 
 
 def table_content(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> tuple[bytes, int]:
-    """Return the content of a table, and how many of its rows have no room.
+    """Return the content of a table, and the number of rows that did not fit.
 
     Raises:
         ValueError: there are no columns, too many, or a row has another number of cells.
@@ -43,10 +43,10 @@ def table_content(columns: Sequence[object], rows: Iterable[Sequence[object]]) -
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell as a JSON type; one that has none, and no text, as the name of its type."""
+    """Return a cell as a JSON type, else as text, else as the name of its type."""
     if value is None:
         return None
     try:
         return fact_value(value)
-    except Exception:  # noqa: BLE001 - of an object of whatever library
+    except Exception:  # noqa: BLE001 - from an object of any library
         return f"<{type(value).__name__}>"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 FENCE = "FENCE"
-"""Below `<root>/<job>`: the highest attempt number that may commit there."""
+"""File in `<root>/<job>` with the newest attempt's number; attempts below it cannot commit."""
 MANIFEST = "manifest.json"
 COMMITTED = "COMMITTED"
-"""Written last; holds the checksum of the manifest. A folder without it is no checkpoint."""
+"""File that is written last, with the checksum of the manifest; without it a folder is no
+checkpoint."""
 
 _ID = re.compile(r"(?P<job>.+)\.a(?P<attempt>\d+)\.step-(?P<step>\d+)")
 
@@ -19,7 +20,7 @@ def checkpoint_path(job_id: str, attempt: int, step: int) -> str:
 
 
 def checkpoint_id(job_id: str, attempt: int, step: int) -> str:
-    """Return the id of a checkpoint: it names job, attempt and step, so branches never collide."""
+    """Return the id of a checkpoint; it includes the attempt, so branches never collide."""
     return f"{job_id}.a{attempt}.step-{step}"
 
 

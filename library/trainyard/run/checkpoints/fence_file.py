@@ -1,4 +1,4 @@
-"""The fence in a folder: a number; attempts of the job with a lower one cannot commit."""
+"""The fence in a folder: a number below which attempts of the job cannot commit."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from trainyard.run.checkpoints.checkpoint_names import FENCE
 
 LOCK = "FENCE.lock"
 LOCK_SECONDS = 30.0
-"""Longest wait for the lock. It is held for milliseconds; longer means that its holder hangs."""
+"""Longest wait for the lock. Holders need milliseconds; a longer wait means that the holder
+hangs."""
 MAX_ATTEMPTS = 2**31 - 1
-"""Highest attempt number: that of the catalog's column."""
+"""Highest attempt number that the catalog's column can hold."""
 MAX_DIGITS = 20
-# Some network file systems are mounted without locks. There, an outrun attempt can commit between
-# reading the fence and writing the marker; the server refuses such a commit.
+# Some network file systems are mounted without locks. There, an attempt that was fenced off can
+# still commit between its read of the fence and its marker; the server refuses such a commit.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 class FenceError(Exception):
-    """A fence that holds no attempt number, or whose lock is never released."""
+    """A fence without an attempt number, or with a lock that is never released."""
 
     def __init__(self, message: str, path: object) -> None:
         super().__init__(message)
@@ -32,7 +33,7 @@ class FenceError(Exception):
 
 
 class FencedOffError(FenceError):
-    """A newer attempt of the job has raised the fence: this one must not commit."""
+    """A newer attempt of the job has raised the fence; this attempt must not commit."""
 
 
 def check_fence(highest: int, attempt: int, path: object) -> None:
@@ -51,7 +52,7 @@ def check_fence(highest: int, attempt: int, path: object) -> None:
 
 @contextmanager
 def raised_fence_file(job_folder: Path, attempt: int) -> Iterator[None]:
-    """Raise the fence of a job's folder to `attempt`, and hold its lock during the block.
+    """Raise the fence of a job's folder to `attempt`, and hold its lock for the block.
 
     Raises:
         FencedOffError: a newer attempt has raised it already.
@@ -68,8 +69,8 @@ def raised_fence_file(job_folder: Path, attempt: int) -> Iterator[None]:
         if highest < attempt:
             replace_file(path, f"{attempt}\n", mode=0o666)
             sync_folder(job_folder)
-        # The block runs under the lock: between this check and a marker written in the block no
-        # newer attempt can raise the fence.
+        # The block runs under the lock: no newer attempt can raise the fence between this check
+        # and a marker that the block writes.
         yield
 
 
@@ -89,13 +90,13 @@ def read_fence_file(job_folder: Path) -> int:
 
 
 def fence_number(text: str, path: object) -> int:
-    """Return the attempt number that a fence holds.
+    """Return the attempt number in a fence.
 
     Raises:
-        FenceError: it holds none.
+        FenceError: it has none.
     """
     digits = text.strip()
-    # The length comes first: `int` raises ValueError for thousands of digits.
+    # Check the length first: `int` raises ValueError for thousands of digits.
     if not (digits.isdecimal() and len(digits) <= MAX_DIGITS and int(digits) <= MAX_ATTEMPTS):
         raise FenceError(
             f"{path} holds {text[:40]!r}, no attempt number; legal: 0 to {MAX_ATTEMPTS}", path
@@ -104,7 +105,7 @@ def fence_number(text: str, path: object) -> int:
 
 
 def take_lock(descriptor: int, path: object) -> None:
-    """Lock an open file; storage without locks is left as it is.
+    """Lock an open file; do nothing on storage without locks.
 
     Raises:
         FenceError: another process holds the lock for longer than `LOCK_SECONDS`.

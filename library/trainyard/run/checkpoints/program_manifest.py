@@ -1,4 +1,4 @@
-"""The manifest of a program's checkpoint: what its ranks wrote, and the proof of it."""
+"""The manifest of a program's checkpoint: files of its ranks, with checksums."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trainyard.run.limits import LAST_STEP, Bounds
 from trainyard.run.record_base import JsonRecord
 
 ALGORITHM: Literal["sha256"] = "sha256"
-"""Checksum of files and manifest: the standard library has it, and so does every shell."""
+"""Checksum of files and manifest; the standard library and every shell can compute it."""
 MAX_FILES = 10_000
 LONGEST_NAME = 1000
-"""Characters of a file's path below the checkpoint's folder."""
+"""Most characters of a file's path below the checkpoint's folder."""
 MAX_MANIFEST_BYTES = 2 * 1024 * 1024
-"""Most bytes of a manifest: a report to the server carries it in one line."""
+"""Most bytes of a manifest, because a report to the server carries it in one line."""
 CHECKSUM = re.compile(r"[0-9a-f]{64}")
 KIND = re.compile(r"[a-z_]{1,16}")
-"""Why a checkpoint was saved, such as `interval` or `final`."""
+"""Reason for a save, such as `interval` or `final`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ProgramManifest(JsonRecord):
     """`manifest.json` of a checkpoint that a program wrote: only its files are known."""
 
     saved_by: Literal["program"] = "program"
-    """Differs from the manifest of the built-in trainer, which has no such field."""
+    """Distinguishes it from a manifest of the built-in trainer, which lacks this field."""
     format_version: int = 1
     """Version of this record."""
     checkpoint_id: Annotated[str, Bounds(max_length=200)]
@@ -57,37 +57,37 @@ class ProgramManifest(JsonRecord):
     created_at: datetime
     """When the manifest was written, in UTC."""
     world_size: Annotated[int, Bounds(ge=1, le=100_000)]
-    """Processes that took part."""
+    """Number of processes that took part."""
     parent: Annotated[str, Bounds(max_length=200)] | None = None
-    """Checkpoint from which the attempt resumed."""
+    """Parent checkpoint of the attempt."""
     kind: Annotated[str, Bounds(max_length=16)] = "interval"
-    """Why it was saved, as the program names it."""
+    """Reason for the save, from the program."""
     save_seconds: float
-    """From the entry of rank 0 into the block to the last checksum."""
+    """Time from rank 0's entry into the block to the last checksum."""
     algorithm: Literal["sha256"] = ALGORITHM
     """Algorithm of the checksums."""
     size: Annotated[int, Bounds(ge=0, lt=2**62)]
     """Bytes of all files."""
     files: Annotated[tuple[SavedFile, ...], Bounds(max_length=MAX_FILES)]
-    """Every file of the folder but manifest and marker, by path."""
+    """Every file of the folder except manifest and marker, by path."""
 
     @property
     def metadata_digest(self) -> str:
-        """Digest of the list of files, which identifies the content in resume points and catalog.
+        """Digest of the list of files; it identifies the content in resume points and catalog.
 
-        32 hexadecimal digits, as the digest of a checkpoint of the built-in trainer has.
+        It has 32 hexadecimal digits, as for a checkpoint of the built-in trainer.
         """
         listed = [[file.path, file.size, file.checksum] for file in self.files]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:32]
 
     @property
     def write_seconds(self) -> None:
-        """The time of each writer is not known."""
+        """None: the time of each writer is unknown."""
         return None
 
     @property
     def disagreement(self) -> str | None:
-        """What of the record contradicts itself or names a place elsewhere, or None."""
+        """Return a contradiction in the record, or a path outside the checkpoint; None without."""
         if self.checkpoint_id != checkpoint_id(self.job_id, self.attempt, self.step):
             return f"{self.checkpoint_id!r} is no id of its job, attempt and step"
         if not KIND.fullmatch(self.kind):
@@ -106,7 +106,7 @@ class ProgramManifest(JsonRecord):
 
 
 def name_problem(path: str) -> str | None:
-    """Return why a path cannot name a file of a checkpoint, or None."""
+    """Return why a path cannot be a file of a checkpoint, or None."""
     if not path or len(path) > LONGEST_NAME:
         return f"{path[:80]!r} is no name of 1 to {LONGEST_NAME} characters"
     if not path.isprintable() or not _is_text(path):
@@ -131,6 +131,6 @@ def total_size(files: Iterable[SavedFile]) -> int:
 def _is_text(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # bytes that are no UTF-8
+    except UnicodeEncodeError:  # bytes that are not UTF-8
         return False
     return True

@@ -1,4 +1,4 @@
-"""A save by all ranks of a program: each writes what it likes, and rank 0 commits the whole."""
+"""A save by all ranks of a program: each writes its own files, and rank 0 commits all of them."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from trainyard.run.checkpoints.saved_files import describe, shares, sync_files, 
 from trainyard.run.limits import LAST_STEP
 
 WAIT_SECONDS = 1800.0
-"""Longest wait of rank 0 for another rank, at each of the two places where it waits."""
+"""Longest wait of rank 0 for another rank, at each of its two waits."""
 LEFT_SECONDS = 90.0
-"""Longest for which another node does not see a message: NFS keeps an absence for a minute."""
+"""Longest time until another node sees a message: NFS caches an absence for a minute."""
 POLL_SECONDS = 10.0
-"""Pause between two looks for a later save."""
+"""Pause between two checks for a later save."""
 
 
 @dataclass
 class ProgramCheckpoints:
-    """The checkpoints of a program, as one of its ranks saves them."""
+    """The checkpoints of a program, on one of its ranks."""
 
     storage: SaveStorage
     rank: int
@@ -67,7 +67,7 @@ class ProgramCheckpoints:
     _is_fenced: bool = field(default=False, init=False)
 
     def resume_from(self) -> Path | None:
-        """Return the folder of the checkpoint from which this attempt resumes, if there is one.
+        """Return the folder of the parent checkpoint; None without one.
 
         Rank 0 fences off all earlier attempts first; the other ranks wait for it.
 
@@ -89,16 +89,16 @@ class ProgramCheckpoints:
     def save(self, step: int, *, kind: str = "interval") -> Iterator[Path]:
         """Yield the folder of a checkpoint, and commit it when every rank has left its block.
 
-        All ranks enter, with the same step. Where this attempt has committed the step before, the
-        folder is dropped after the block: the first one counts.
+        All ranks enter with the same step. If this attempt has already committed the step, the
+        folder is dropped after the block: the first checkpoint counts.
 
         Args:
             step: completed steps, which name the checkpoint.
-            kind: why it is saved: a word of up to 16 small letters.
+            kind: reason for the save: a word of up to 16 small letters.
 
         Raises:
             ValueError: step or kind is not legal.
-            CheckpointSaveError: it is not committed; every rank gets the error, or one of these:
+            CheckpointSaveError: it is not committed; every rank raises this or one of these:
             FencedOffError: a newer attempt of the job has begun.
             FenceError: the fence cannot be raised.
         """
@@ -107,7 +107,7 @@ class ProgramCheckpoints:
         if not KIND.fullmatch(kind):
             raise ValueError(f"kind={kind!r}; legal: 1 to 16 of a-z and _, such as 'interval'")
         one = _OneSave(self, self._saves, step, kind)
-        self._saves += 1  # before anything fails: what fails on one rank counts on every rank
+        self._saves += 1  # before anything can fail: all ranks must count every save
         folder = one.begin()
         try:
             yield folder
@@ -122,7 +122,7 @@ class ProgramCheckpoints:
         """Fence off all earlier attempts once; ranks other than 0 wait for rank 0.
 
         Args:
-            check: raises where there is nothing to wait for.
+            check: raises if there is nothing to wait for.
 
         Raises:
             FencedOffError: a newer attempt of the job has begun.
@@ -162,14 +162,14 @@ class _OneSave:
         control = self._storage.folder / f"{CONTROL}{self._storage.run}{number}"
         self._messages = SaveMessages(control)
         self._mine = ENDED if self._rank == 0 else seen(self._rank)
-        """The next message of this rank, which carries its error."""
+        """Name of this rank's next message, which would carry its error."""
         self._began = time.monotonic()
         self._folder = control
         self._is_repeated = self._all_left = False
         self._look_at = self._began + min(checkpoints.left_seconds, POLL_SECONDS)
-        """When this rank looks for a later save of rank 0."""
+        """When this rank next checks for a later save of rank 0."""
         self._left_at: float | None = None
-        """When this rank saw first that rank 0 is in a later save."""
+        """When this rank first saw that rank 0 is in a later save."""
 
     def begin(self) -> Path:
         try:
@@ -179,7 +179,7 @@ class _OneSave:
             else:
                 self._enter()
         except FencedOffError:
-            raise  # every rank sees it by itself, and the job's storage is another attempt's
+            raise  # every rank sees it itself; the storage now belongs to another attempt
         except (OSError, FenceError) as error:
             with suppress(OSError, CheckpointSaveError):
                 self._open_messages()
@@ -190,11 +190,11 @@ class _OneSave:
         return self._folder
 
     def fail(self, error: BaseException) -> None:
-        """Post to the other ranks that the block failed here."""
+        """Report to the other ranks that the block failed here."""
         self._post_failure(f"{type(error).__name__}: {error}")
 
     def end(self) -> ProgramManifest | None:
-        """Take part in the commit; return on rank 0 what was committed to the job's storage."""
+        """Take part in the commit; return on rank 0 the manifest committed to the job's storage."""
         try:
             if self._rank == 0:
                 return self._commit()
@@ -234,7 +234,7 @@ class _OneSave:
         if not any(named.values()):
             raise ValueError(f"no rank wrote a file into {self._folder}")
         storage = self._storage
-        # Without a job nothing compares checksums.
+        # Without a job, no program compares checksums.
         described = named if isinstance(storage, JobStorage) else {}
         given = shares(described, self._all.world_size)
         self._post(SHARES, {"shares": given})
@@ -248,7 +248,7 @@ class _OneSave:
             storage.commit(self._folder, manifest)
         else:
             storage.name(self._folder, self._step)
-        # From here on it is committed: at worst the other ranks' wait ends in an error.
+        # It is committed now: at worst the wait of the other ranks ends in an error.
         with suppress(OSError):
             self._post(ENDED, {"error": None})
             remove_messages(storage.folder, run=storage.run, before=self._number)
@@ -270,12 +270,12 @@ class _OneSave:
         )
 
     def _gather(self, name: Callable[[int], str]) -> dict[int, Message]:
-        """Return a message of each other rank, once all are there."""
+        """Wait for a message of every other rank, and return them."""
         found: dict[int, Message] = {}
 
         def look() -> dict[int, Message] | None:
             if isinstance(self._storage, JobStorage):
-                # A rank that the fence kept from this save posts nothing.
+                # A rank that was fenced off posts no message.
                 self._storage.fence_is_raised()
             for rank in self._others:
                 if rank in found or (message := self._messages.read(name(rank))) is None:
@@ -326,7 +326,7 @@ class _OneSave:
         self._post(self._mine, {"files": files})
 
     def _wait(self, name: str, awaited: str, *, also: str | None = None) -> Message:
-        """Return a message of rank 0, or one named `also`.
+        """Wait for the message `name` or `also` of rank 0, and return it.
 
         Raises:
             CheckpointSaveError: rank 0 has ended the save with an error, or nothing came in time.
@@ -336,13 +336,13 @@ class _OneSave:
             ended = self._check()
             return (ended if also == ENDED else None) or self._messages.read(name)
 
-        # Rank 0 waits for others at two places: it gives up first, with the cause.
+        # Rank 0 waits twice for the others, so it gives up first, with the cause.
         until = time.monotonic() + 3 * self._all.wait_seconds
         found: Message = self._messages.wait(look, until=until, missing=lambda: awaited)
         return found
 
     def _check(self) -> Message | None:
-        """Return how rank 0 has ended the save; None as long as it has not.
+        """Return rank 0's message on the end of the save; None before the end.
 
         Raises:
             CheckpointSaveError: it ended with an error, or rank 0 is in a later save.
@@ -351,7 +351,7 @@ class _OneSave:
         if ended is not None and (error := error_of(ended)) is not None:
             raise CheckpointSaveError(error)
         now, patience = time.monotonic(), self._all.left_seconds
-        # Not at every look: it lists a folder, which all ranks do.
+        # Not in every poll: all ranks list the folder.
         if ended is None and now >= self._look_at:
             self._look_at = now + min(patience, POLL_SECONDS)
             if has_later(self._storage.folder, self._storage.run, self._number):
@@ -366,7 +366,7 @@ class _OneSave:
         """Make the folder of the messages on rank 0; wait for it on the others.
 
         Raises:
-            CheckpointSaveError: rank 0 has ended the save with an error, or is not there in time.
+            CheckpointSaveError: rank 0 has ended the save with an error, or did not come in time.
             OSError: the storage refuses.
         """
         if self._rank == 0:
@@ -384,17 +384,17 @@ class _OneSave:
             self._messages.post(name, message)
 
     def _failed(self, error: Exception) -> CheckpointSaveError:
-        """Post a failure of the storage or of a file, and return it as an error of the save."""
+        """Report a failure of storage or a file to the other ranks, and return it as an error."""
         self._post_failure(str(error))
         return CheckpointSaveError(f"rank {self._rank}: {error}")
 
     def _post_failure(self, error: str) -> None:
-        """Post an error; where even that fails, the other ranks' waits end after their time."""
+        """Report an error to the other ranks; if that fails too, their waits time out."""
         posted = error if self._rank else f"step {self._step} is not committed: {error}"
         with suppress(OSError):
             self._post(self._mine, {"error": posted})
             if self._rank == 0 and (self._all_left or not self._others):
-                # No rank writes there now: a full disk is not left full. The marker first:
-                # one that stays would make a checkpoint of the remaining files.
+                # No rank writes there now, so free the space of a full disk. Remove the marker
+                # first: with it the remaining files would be a checkpoint.
                 (self._folder / COMMITTED).unlink(missing_ok=True)
                 shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where a program's checkpoints lie: below a storage root of its job, or in a folder of its own."""
+"""Storage of a program's checkpoints: below a storage root of its job, or in a local folder."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from trainyard.run.record_base import to_json
 CONTROL = ".save-"
 """Prefix of the folders of messages between ranks."""
 LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone)")
-"""Folders of a save without a job: the earlier one of its step, and its remains."""
+"""Folders that a save without a job leaves: the earlier checkpoint of its step, and remains."""
 
 
 class UnusableCheckpointError(RuntimeError):
-    """The checkpoint from which the attempt resumes is missing, changed or incomplete."""
+    """The parent checkpoint is missing, changed or incomplete."""
 
     def __init__(self, message: str, fault: CheckpointFault) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class JobStorage:
     job_id: str
     attempt: int
     parent: str | None = None
-    """Id of the checkpoint from which the attempt resumes."""
+    """Id of the parent checkpoint."""
     parent_path: str | None = None
     """Its folder, relative to the root."""
 
@@ -68,11 +68,11 @@ class JobStorage:
         return self.job_folder / f"a{self.attempt}"
 
     def raise_fence(self, *, keep_messages: bool = False) -> None:
-        """Fence off all earlier attempts, and remove what they and failed saves left half-written.
+        """Fence off all earlier attempts, and remove partial folders of them and of failed saves.
 
         Args:
-            keep_messages: of this attempt, whose ranks may read them; before its first save they
-                are those of an earlier launch of the same attempt.
+            keep_messages: whether to keep messages of this attempt, which its ranks may read.
+                Before the first save they belong to an earlier launch of the same attempt.
 
         Raises:
             FencedOffError: a newer attempt has begun.
@@ -81,7 +81,7 @@ class JobStorage:
         """
         with raised_fence_file(self.job_folder, self.attempt):
             for leftover in self._leftovers(keep_messages=keep_messages):
-                # What cannot be removed now is removed by the next attempt.
+                # The next attempt removes the rest.
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def fence_is_raised(self) -> bool:
@@ -97,10 +97,10 @@ class JobStorage:
         return highest == self.attempt
 
     def resume_folder(self) -> Path | None:
-        """Return the folder of the parent checkpoint, checked but for the files' content.
+        """Return the folder of the parent checkpoint, checked except for the files' content.
 
         Raises:
-            UnusableCheckpointError: it is not committed, another one, or a file is missing.
+            UnusableCheckpointError: it is not committed, is another one, or lacks a file.
             OSError: the storage refuses.
         """
         if self.parent is None or self.parent_path is None:
@@ -110,7 +110,7 @@ class JobStorage:
         return folder
 
     def create(self, step: int) -> Path | None:
-        """Make the folder of a checkpoint; None where this attempt has committed the step.
+        """Make the folder of a checkpoint; None if this attempt has committed the step.
 
         Raises:
             OSError: the storage refuses.
@@ -119,16 +119,16 @@ class JobStorage:
         if (folder / COMMITTED).exists():
             return None
         for failed in self._half_written(self.folder):
-            # A rank that is still in the block of that save meets errors: it has failed already.
+            # A rank that is still in the block of that save gets errors; that save has failed.
             shutil.rmtree(failed, ignore_errors=True)
         folder.mkdir(parents=True)
-        # A name is durable only when its folder is synced.
+        # A name is durable only after a sync of its folder.
         for parent in (folder.parent, self.job_folder, self.root):
             sync_folder(parent)
         return folder
 
     def commit(self, folder: Path, manifest: ProgramManifest) -> None:
-        """Write manifest and marker, while the fence shows that no newer attempt has begun.
+        """Write manifest and marker if the fence shows that no newer attempt has started.
 
         Raises:
             FencedOffError: a newer attempt of the job has begun.
@@ -151,7 +151,7 @@ class JobStorage:
             sync_folder(folder)
 
     def _leftovers(self, *, keep_messages: bool) -> Iterator[Path]:
-        """Yield folders without a marker, and messages, of attempts up to this one."""
+        """Yield message folders, and folders without a marker, of attempts up to this one."""
         for attempt in _plain_folders(self.job_folder):
             number = attempt.name.removeprefix("a")
             if not (attempt.name.startswith("a") and number.isdecimal()):
@@ -174,15 +174,15 @@ class JobStorage:
 
 @dataclass(frozen=True)
 class LocalStorage:
-    """Checkpoints of a script that runs without a job: a folder `step-<n>` each, and no more."""
+    """Checkpoints of a script without a job: only a folder `step-<n>` for each."""
 
     folder: Path
-    """Everything that a save writes lies below it."""
+    """Parent folder of everything that a save writes."""
     run: str
-    """Part of the names of messages, by which they differ from those of other processes."""
+    """Part of message names that distinguishes them from those of other processes."""
 
     def create(self, step: int) -> Path:
-        """Make an empty folder, which `name` renames.
+        """Make an empty folder; `name` renames it later.
 
         Raises:
             OSError: the storage refuses.
@@ -195,10 +195,10 @@ class LocalStorage:
         return folder
 
     def name(self, folder: Path, step: int) -> None:
-        """Rename a complete folder, in place of an earlier one of this step.
+        """Rename a complete folder, replacing an earlier one of this step.
 
         Raises:
-            OSError: the storage refuses; the earlier one is as it was.
+            OSError: the storage refuses; the earlier folder is unchanged.
         """
         target, old = self.folder / f"step-{step}", self.folder / f".step-{step}.old"
         if target.exists():
@@ -210,21 +210,21 @@ class LocalStorage:
             raise
         sync_folder(self.folder)
         with suppress(OSError):
-            # Another name first: what is half removed is never brought back.
+            # Rename it first, so that `bring_back` never restores a partly removed folder.
             shutil.rmtree(old.rename(old.with_suffix(".gone")), ignore_errors=True)
 
     def bring_back(self) -> None:
-        """Name the checkpoints again that a kill left without, between the two names of `name`."""
+        """Restore the names of checkpoints that a kill between the two renames in `name` lost."""
         for found in _plain_folders(self.folder):
             leftover = LEFTOVER.fullmatch(found.name)
             if leftover and leftover["kind"] == "old":
                 named = self.folder / leftover["step"]
-                with suppress(OSError):  # it is named anew meanwhile
+                with suppress(OSError):  # another process has restored it meanwhile
                     if not named.exists():
                         found.rename(named)
 
     def _sweep(self) -> None:
-        """Remove what former runs left of their saves, but no draft: its run may live.
+        """Remove remains of saves of former runs, except drafts: their runs may be alive.
 
         Raises:
             OSError: the storage refuses.
@@ -247,7 +247,7 @@ def check_committed(folder: Path, identifier: str) -> None:
     """Refuse a folder that is not the committed checkpoint of this id, with all of its files.
 
     Raises:
-        UnusableCheckpointError: it is not.
+        UnusableCheckpointError: it is another checkpoint, uncommitted or incomplete.
         OSError: the storage refuses.
     """
     try:
@@ -285,19 +285,19 @@ def check_committed(folder: Path, identifier: str) -> None:
 
 
 def remove_messages(folder: Path, *, run: str, before: int) -> None:
-    """Remove the messages of earlier saves: every rank has left them."""
+    """Remove the messages of earlier saves, which every rank has left."""
     for number, control in _messages(folder, run):
         if number < before:
             shutil.rmtree(control, ignore_errors=True)
 
 
 def has_later(folder: Path, run: str, number: int) -> bool:
-    """Return whether a later save than this one has begun."""
+    """Return whether a later save has started."""
     return any(found > number for found, _ in _messages(folder, run))
 
 
 def _messages(folder: Path, run: str) -> Iterator[tuple[int, Path]]:
-    """Yield number and folder of the saves that have messages."""
+    """Yield number and folder of each save with messages."""
     for control in _plain_folders(folder):
         number = control.name.removeprefix(CONTROL + run)
         if control.name.startswith(CONTROL + run) and number.isdecimal():
@@ -313,7 +313,7 @@ def _content(path: Path) -> bytes:
 
 
 def _plain_folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, links left out: what they lead to is not of this job."""
+    """Return the folders in a folder, without links: their targets are not of this job."""
     with suppress(FileNotFoundError), os.scandir(folder) as found:
         return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
     return []

@@ -1,12 +1,12 @@
-"""What the ranks of a program exchange during a save: small files, opened by name.
+"""Messages of a program's ranks during a save: small files, opened by name.
 
 ```
-<job>/a<attempt>/.save-<k>/    of the attempt's save k, counted from 0; removed after later saves
+<job>/a<attempt>/.save-<k>/    for the attempt's save k, from 0; removed after later saves
   begun.json       rank 0: step and folder
-  seen-<r>.json    rank r, at the end of its block: the paths that it sees there, or its error
-  shares.json      rank 0, once every rank has left its block: which rank describes which file
+  seen-<r>.json    rank r, at the end of its block: the paths that it sees, or its error
+  shares.json      rank 0, once every rank has left its block: the files of each rank's share
   done-<r>.json    rank r: size and checksum of each file of its share, or its error
-  ended.json       rank 0: committed, or why not
+  ended.json       rank 0: committed, or the error
 ```
 """
 
@@ -30,7 +30,7 @@ from trainyard.run.checkpoints.program_manifest import (
 from trainyard.run.checkpoints.saved_files import open_plain
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Most bytes of one message: 10,000 paths of 1,000 characters, with their checksums."""
+"""Most bytes of one message: room for 10,000 paths of 1,000 characters with checksums."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.005, 0.25
 BEGUN, SHARES, ENDED = "begun", "shares", "ended"
 
@@ -38,7 +38,7 @@ Message = dict[str, Any]
 
 
 class CheckpointSaveError(RuntimeError):
-    """A checkpoint was not committed; the same on every rank that takes part."""
+    """A checkpoint was not committed; every rank that takes part raises it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SaveMessages:
         """Return a message, or None before it is written.
 
         Raises:
-            CheckpointSaveError: what has its name is no message.
+            CheckpointSaveError: the file is no message.
             OSError: the storage refuses.
         """
         path = self.folder / f"{name}.json"
@@ -79,15 +79,15 @@ class SaveMessages:
         return message
 
     def wait(self, look: Callable[[], Any], *, until: float, missing: Callable[[], str]) -> Any:
-        """Return what `look` returns, once that is not None.
+        """Poll `look` until it returns a value other than None, and return that value.
 
         Args:
-            look: reads what is awaited.
-            until: moment of the monotonic clock at which the wait ends.
-            missing: returns what is awaited, for the error.
+            look: reads the awaited value.
+            until: end of the wait, by the monotonic clock.
+            missing: describes the awaited value, for the error.
 
         Raises:
-            CheckpointSaveError: it did not come in time.
+            CheckpointSaveError: the value did not come in time.
         """
         pause = FIRST_PAUSE_SECONDS
         while (found := look()) is None:
@@ -99,26 +99,26 @@ class SaveMessages:
 
 
 def seen(rank: int) -> str:
-    """Return the name of the message of a rank at the end of its block."""
+    """Return the name of a rank's message at the end of its block."""
     return f"seen-{rank}"
 
 
 def done(rank: int) -> str:
-    """Return the name of the message of a rank that has described its share."""
+    """Return the name of a rank's message with the description of its share."""
     return f"done-{rank}"
 
 
 def error_of(message: Message) -> str | None:
-    """Return the error that a message carries."""
+    """Return the error in a message, or None."""
     error = message.get("error")
     return None if error is None else str(error)[:2000]
 
 
 def named_by(message: Message, rank: int) -> list[str]:
-    """Return the paths that a rank names.
+    """Return the paths in a rank's message.
 
     Raises:
-        CheckpointSaveError: one is no path below the folder, or there are too many.
+        CheckpointSaveError: a path is not below the folder, or there are too many.
     """
     names = message.get("names")
     if not isinstance(names, list) or len(names) > MAX_FILES:
@@ -131,10 +131,10 @@ def named_by(message: Message, rank: int) -> list[str]:
 
 
 def described_by(message: Message, rank: int, given: list[str]) -> list[SavedFile]:
-    """Return the files that a rank has described.
+    """Return the files in a rank's description of its share.
 
     Raises:
-        CheckpointSaveError: one is not of its share, or is described twice or wrongly.
+        CheckpointSaveError: a file is outside its share, or is described twice or wrongly.
     """
     found: list[SavedFile] = []
     left = set(given)

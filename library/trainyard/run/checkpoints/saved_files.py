@@ -1,4 +1,4 @@
-"""The files below a checkpoint's folder: listed, made durable, described by their checksums."""
+"""List the files below a checkpoint's folder, make them durable, and compute their checksums."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from trainyard.run.checkpoints.program_manifest import (
 )
 
 READ_SIZE = 4 * 2**20
-"""Bytes of one read: large enough that the disk, not Python, is the limit."""
+"""Bytes of one read, large enough for the disk to be the limit instead of Python."""
 
 
 def sync_files(folder: Path) -> tuple[str, ...]:
-    """Make every file that this process sees below a folder durable, and return their paths.
+    """Make every visible file below a folder durable, and return their paths.
 
-    A rank sees its own files for certain. It may see files of other ranks too: syncing them costs
-    little, and one that disappears meanwhile was renamed by its own rank.
+    A rank always sees its own files. It may see files of other ranks too: syncing them costs
+    little, and a file that disappears meanwhile was renamed by its own rank.
 
     Raises:
-        ValueError: something else than a regular file lies there, a name is not legal, or there
+        ValueError: something other than a regular file is there, a name is not legal, or there
             are too many files.
         OSError: the storage refuses.
     """
@@ -64,10 +64,10 @@ def sync_folders(folder: Path) -> None:
 
 
 def describe(folder: Path, names: Iterable[str]) -> Iterator[SavedFile]:
-    """Yield size and checksum of files; one that is gone is left out.
+    """Yield size and checksum of files; missing files are omitted.
 
     Raises:
-        ValueError: one is no regular file.
+        ValueError: something is not a regular file.
         OSError: the storage refuses.
     """
     for name in names:
@@ -82,10 +82,10 @@ def describe(folder: Path, names: Iterable[str]) -> Iterator[SavedFile]:
 
 
 def shares(named: Mapping[int, Iterable[str]], ranks: int) -> list[list[str]]:
-    """Divide files over the ranks that see them, each once and as evenly as that allows.
+    """Divide files over the ranks that see them, each file once and as evenly as possible.
 
     Args:
-        named: the paths that each rank names.
+        named: the paths that each rank sees.
         ranks: number of ranks.
 
     Returns:
@@ -96,14 +96,14 @@ def shares(named: Mapping[int, Iterable[str]], ranks: int) -> list[list[str]]:
         for name in named[rank]:
             seen.setdefault(name, []).append(rank)
     given: list[list[str]] = [[] for _ in range(ranks)]
-    # Files that few ranks see come first: the others fill up what these leave uneven.
+    # Assign files that few ranks see first; the others then even out the shares.
     for name in sorted(seen, key=lambda each: (len(seen[each]), each)):
         given[min(seen[name], key=lambda rank: len(given[rank]))].append(name)
     return given
 
 
 def open_plain(path: Path) -> int:
-    """Open a regular file for reading, through no link, and without waiting for a pipe.
+    """Open a regular file for reading; never follow a link or wait for a pipe.
 
     Raises:
         ValueError: it is something else.

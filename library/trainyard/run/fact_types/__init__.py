@@ -1,1 +1,1 @@
-"""Facts of a run: the configuration, the summary and the tags that a script gives it."""
+"""Facts of a run: configuration, summary and tags from its script."""

@@ -1,4 +1,4 @@
-"""The record of the facts of a run, and its limits."""
+"""The record of a run's facts, and its limits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trainyard.run.limits import Bounds, Cut
 from trainyard.run.record_base import JsonRecord
 
 MAX_FACTS = 1000
-"""Values of a configuration, or of a summary."""
+"""Most values in a configuration, or in a summary."""
 MAX_FACTS_BYTES = 32 * 1024
-"""JSON text of a configuration, or of a summary: a report has room for both."""
+"""Most bytes of a configuration, or of a summary, as JSON text: both fit in a report."""
 LONGEST_FACT_NAME = 256
 LONGEST_FACT_VALUE = 1000
 EXACT = 2**53
-"""Whole numbers up to it are exact in every reader of JSON."""
+"""Largest whole number that every JSON reader keeps exactly."""
 
 FactName = Annotated[str, Cut(LONGEST_FACT_NAME)]
 FactValue = (
@@ -28,7 +28,7 @@ FactValue = (
     | float
     | Annotated[str, Cut(LONGEST_FACT_VALUE)]
 )
-"""A value of one name. What is no JSON number, truth value or text is stored as text."""
+"""Value of a fact; anything except a JSON number, boolean or text is stored as text."""
 Facts = Annotated[dict[FactName, FactValue], Bounds(max_length=MAX_FACTS)]
 
 
@@ -37,11 +37,11 @@ class RunFacts(JsonRecord):
     """`facts.json`: configuration, summary and tags of a program."""
 
     config: Facts = field(default_factory=dict)
-    """Its configuration by flat names, such as `optimizer.lr`."""
+    """Configuration by flat name, such as `optimizer.lr`."""
     summary: Facts = field(default_factory=dict)
-    """Its results by flat names, such as `best.accuracy`."""
+    """Results by flat name, such as `best.accuracy`."""
     tags: Annotated[tuple[Annotated[str, Cut(LONGEST_TAG)], ...], Bounds(max_length=MAX_TAGS)] = ()
-    """Words to filter by, which the job has in addition to its own."""
+    """Words to filter by, in addition to the job's own tags."""
 
     def __post_init__(self) -> None:
         """Cut the texts.
@@ -59,7 +59,7 @@ class RunFacts(JsonRecord):
 
 
 def fact_bytes(facts: Mapping[str, object]) -> int:
-    """Return the bytes of the JSON text of some facts."""
+    """Return the size of facts as JSON text, in bytes."""
     return sum(
         len(json.dumps((name, value), ensure_ascii=False).encode("utf-8", "backslashreplace"))
         for name, value in facts.items()

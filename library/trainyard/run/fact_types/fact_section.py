@@ -1,4 +1,4 @@
-"""Values of any kind as facts: flat names, JSON types, and no more than may be stored."""
+"""Convert values of any kind to facts: flat names, JSON types, within the limits."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from trainyard.run.limits import Cut, number_of
 from trainyard.run.record_base import NOT_FINITE
 
 DEEPEST = 10
-"""Levels of nested values that get names of their own."""
+"""Most levels of nested values that get their own names."""
 MAX_ITEMS = 256
-"""Items of a list that its text has."""
+"""Most items of a list in its text."""
 MAX_BITS = 1024
-"""Bits of a whole number that is stored."""
+"""Most bits of a whole number."""
 
 LeftOut = Callable[[str, str], None]
-"""Takes the name of a value that is not stored, and why."""
+"""Called with the name of a value that is not stored, and the reason."""
 _NAME, _TEXT = Cut(LONGEST_FACT_NAME), Cut(LONGEST_FACT_VALUE)
 
 
 class FactSection:
-    """The stored form of a configuration or of a summary, which values come into one by one.
+    """The stored form of a configuration or a summary; values are added one by one.
 
     Args:
-        left_out: gets each value that cannot be stored.
+        left_out: called for each value that cannot be stored.
     """
 
     def __init__(self, left_out: LeftOut) -> None:
@@ -49,14 +49,14 @@ class FactSection:
         self._count = self._bytes = 0
 
     def put(self, name: str, value: object) -> bool:
-        """Store a value in place of a former one; return whether anything has changed."""
+        """Store a value, replacing an earlier one; return whether anything has changed."""
         before = self._take(name)
         new: dict[str, FactValue] = {}
         try:
             for path, inner in nested(name, value):
                 if not self._add(new, _NAME.apply(path), inner):
                     break
-        except Exception as error:  # noqa: BLE001 - of a mapping of whatever library
+        except Exception as error:  # noqa: BLE001 - from a mapping of any library
             self._left_out(name, _words(error))
         if new:
             self._facts[name] = new
@@ -67,17 +67,17 @@ class FactSection:
         return bool(self._take(name))
 
     def facts(self) -> dict[str, FactValue]:
-        """Return all values by their flat names."""
+        """Return all values by flat name."""
         return {name: fact for each in self._facts.values() for name, fact in each.items()}
 
     def _add(self, new: dict[str, FactValue], path: str, value: object) -> bool:
-        """Add a value to those of its name, once; return whether there may be room for more."""
+        """Add a value to `new` unless it has one; return whether more values may fit."""
         try:
             fact = fact_value(value)
-        except Exception as error:  # noqa: BLE001 - of an object of whatever library
+        except Exception as error:  # noqa: BLE001 - from an object of any library
             self._left_out(path, _words(error))
             return True
-        if path in new:  # two spellings of one name
+        if path in new:  # another spelling of the same name
             return True
         size = fact_bytes({path: fact})
         if self._count >= MAX_FACTS or self._bytes + size > MAX_FACTS_BYTES:
@@ -100,7 +100,7 @@ def _words(error: Exception) -> str:
 
 
 def facts_of(values: Mapping[str, object]) -> dict[str, FactValue]:
-    """Return values as facts; those that cannot be stored are omitted."""
+    """Return values as facts; values that cannot be stored are omitted."""
     section = FactSection(lambda _name, _why: None)
     for name, value in values.items():
         section.put(name, value)
@@ -117,10 +117,10 @@ def nested(name: str, value: object, depth: int = DEEPEST) -> Iterator[tuple[str
 
 
 def fact_value(value: Any) -> FactValue:
-    """Return a value as a JSON type; what has none becomes text.
+    """Return a value as a JSON type, else as text.
 
     Raises:
-        Exception: it has no text either, or a whole number has more than 1,024 bits.
+        Exception: it cannot be converted to text, or a whole number has more than 1,024 bits.
     """
     if isinstance(value, Enum):
         value = value.value
@@ -137,7 +137,7 @@ def fact_value(value: Any) -> FactValue:
 
 
 def _number(value: Any) -> FactValue | None:
-    """Return a number, also one of another library or in an array alone; None for anything else."""
+    """Return a number of any library, or the only number of an array; None for anything else."""
     kind = str(getattr(value, "dtype", ""))
     if "bool" in kind and getattr(value, "size", None) == 1:
         return bool(value)
@@ -166,7 +166,7 @@ def _whole(number: int) -> FactValue:
 
 
 def legal_tags(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return legal tags that resemble some texts, each once."""
+    """Return the closest legal tags of texts, without duplicates."""
     cleaned = (
         re.sub(r"[^A-Za-z0-9._:/-]+", "-", text[:1000]).strip("-._:/")[:LONGEST_TAG]
         for text in texts

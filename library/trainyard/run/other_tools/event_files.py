@@ -1,8 +1,8 @@
-"""Scalars of TensorBoard's event files, read from any byte on, without TensorBoard.
+"""Read scalars of TensorBoard's event files from any record on, without TensorBoard.
 
 A file is a sequence of records: the length (8 bytes), its checksum (4), the content, the checksum
-of the content (4). A record is an `Event`, whose summary holds values by their tags. Images, texts
-and graphs are passed over; what is too long for a scalar is not even read.
+of the content (4). A record is an `Event` with a summary of values by tag. Images, texts and graphs
+are skipped; a record that is too long for scalars is not even read.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from trainyard.run.other_tools.wire_format import (
 NAME_PART = "tfevents"
 """Part of the name of every event file."""
 LONGEST_READ = 256 * 1024
-"""Bytes of a record above which it is passed over: one with 1,000 scalars has 50 KiB."""
+"""Longest record in bytes that is read; a record with 1,000 scalars has 50 KiB."""
 LONGEST_TAG = 500
-"""Characters of a tag; a longer one is cut."""
+"""Most characters of a tag; a longer one is cut."""
 MAX_VALUES = 10_000
-"""Values of one record that are read."""
+"""Most values to read from one record."""
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 SESSION_LOG, SESSION_START = 7, 1
-"""Field of an event, and the status of its log that begins a session."""
+"""Field of an event for its session log, and the status at the start of a session."""
 FLOAT, DOUBLE = 1, 2
 INTEGERS = {3: "i", 4: "B", 5: "h", 6: "b", 9: "q"}
-"""Types of the numbers of a tensor, by their code there; the format of one in its bytes."""
+"""`struct` format of a tensor's integers, by type code."""
 
 
 class Scalar(NamedTuple):
@@ -53,35 +53,35 @@ class Scalar(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """The begin of a session, `SessionLog.START`."""
+    """The start of a session, `SessionLog.START`."""
 
     step: int
-    """Points of the same folder from this step on are taken back."""
+    """Points of the same folder from this step on are discarded."""
 
 
 @dataclass
 class EventSlice:
-    """The whole records of a stretch of an event file."""
+    """The whole records in a range of an event file."""
 
     end: int
-    """Byte after the last one."""
+    """Offset after the last record."""
     scalars: list[Scalar | Restart] = field(default_factory=list)
-    """In their order."""
+    """Scalars and restarts, in file order."""
     hyperparameters: dict[str, object] = field(default_factory=dict)
-    """Of the plugin `hparams`."""
+    """Hyperparameters from the plugin `hparams`."""
     unreadable: int = 0
-    """Records whose content is damaged; they are passed over."""
+    """Number of skipped records with damaged content."""
     broken: bool = False
-    """Whether the length of the next record is damaged, so that no later one can be found."""
+    """Whether the length of the next record is damaged, so that no later record can be found."""
 
 
 def read_events(file: BinaryIO, *, start: int, limit: int) -> EventSlice:
-    """Return the scalars of whole records from a byte on.
+    """Return the scalars of whole records from an offset on.
 
     Args:
-        file: an event file that can be sought.
-        start: first byte of a record; 0, or the `end` of another call.
-        limit: bytes after which no further record is begun.
+        file: a seekable event file.
+        start: offset of a record: 0, or the `end` of another call.
+        limit: bytes after which no further record is read.
 
     Raises:
         OSError: the file cannot be read.
@@ -169,7 +169,7 @@ def _value(content: memoryview, hyperparameters: dict[str, object]) -> tuple[str
 
 
 def _scalar_of(tensor: memoryview) -> float | None:
-    """Return the number of a tensor without dimensions; None for any other tensor."""
+    """Return the number in a tensor without dimensions; None for any other tensor."""
     kind, content, listed = 0, b"", list[Value]()
     for number, value in fields(tensor):
         if number == 1:
@@ -198,7 +198,7 @@ def _integer_of(kind: int, content: bytes, listed: list[Value]) -> float | None:
 
 
 def _read_metadata(metadata: memoryview, found: dict[str, object]) -> None:
-    """Add the hyperparameters that the plugin `hparams` has in a summary's metadata."""
+    """Add the hyperparameters of the plugin `hparams` in a summary's metadata."""
     for number, value in fields(metadata):
         if number != 1:
             continue
@@ -218,7 +218,7 @@ def _read_session(session: memoryview, found: dict[str, object]) -> None:
 
 
 def _plain(value: memoryview) -> object:
-    """Return a `google.protobuf.Value`; None for a list or a struct."""
+    """Return a `google.protobuf.Value` as a Python value; None for a list or a struct."""
     for number, content in fields(value):
         if number == 2:
             return as_double(content)
@@ -230,7 +230,7 @@ def _plain(value: memoryview) -> object:
 
 
 def masked_crc32c(content: bytes) -> int:
-    """Return the checksum of event files: CRC-32C (RFC 3720), rotated by 15 bits, plus a number."""
+    """Return the checksum of event files: CRC-32C (RFC 3720), rotated by 15 bits and offset."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)

@@ -9,11 +9,11 @@ from trainyard.run.session.run_facts import items_of
 
 
 class Fields(MutableMapping[str, Any]):
-    """`config` or `summary`: values that are items and attributes alike.
+    """`config` or `summary`: values that are both items and attributes.
 
     Args:
-        begin: values that it begins with.
-        facts: values of the run, which also get what the script sets.
+        begin: initial values.
+        facts: values of the run, which also receive the values that the script sets.
     """
 
     def __init__(self, begin: Mapping[str, Any], facts: MutableMapping[str, Any]) -> None:
@@ -49,19 +49,19 @@ class Fields(MutableMapping[str, Any]):
         return repr(self._values)
 
     def update(self, *given: Any, allow_val_change: bool = True, **named: Any) -> None:
-        """Set several values: of a mapping, or of an object such as that of argparse."""
-        del allow_val_change  # a value may change here
+        """Set several values from a mapping, or from an object such as argparse's namespace."""
+        del allow_val_change  # values may always change here
         for each in (*map(items_of, given), named):
             for key, value in each.items():
                 self[key] = value
 
     def setdefaults(self, given: Mapping[str, Any]) -> None:
-        """Set those values that are not set."""
+        """Set only values that are not set."""
         for key, value in given.items():
             self.setdefault(key, value)
 
     def note_logged(self, numbers: Mapping[str, float]) -> None:
-        """Keep the last values that were logged; of those, facts are what the script has set."""
+        """Keep the last logged values; update the facts only of names that the script has set."""
         self._values.update(numbers)
         for name in numbers:
             if name in self._facts:

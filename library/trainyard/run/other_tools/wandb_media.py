@@ -1,4 +1,4 @@
-"""Images, histograms and artifacts as scripts of wandb make them, turned into calls of a run."""
+"""wandb's images, histograms and artifacts, converted to calls of a run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from trainyard.run.artifacts.artifact_records import (
 from trainyard.run.session.script_run import Run
 
 Warn = Callable[[str, str], None]
-"""Warns about a call of wandb, once by its name: the name, and what is the matter."""
+"""Warns about a call of wandb, once for each name: the name, and the problem."""
 
 
 class Image:
-    """`wandb.Image`: a path, an image of PIL, a figure of matplotlib, an array or a tensor.
+    """`wandb.Image`: a path, a PIL image, a matplotlib figure, an array or a tensor.
 
-    Floats of an array are taken as 0 to 1, or -1 to 1 where some are negative, booleans as black
-    and white, and other numbers as 0 to 255. Tensors have their channels first, arrays last, as in
+    Floats have the range 0 to 1, or -1 to 1 if some are negative; booleans are black and white;
+    other numbers have the range 0 to 255. Tensors have their channels first, arrays last, as in
     wandb.
     """
 
@@ -44,7 +44,7 @@ class Image:
 
 
 class Histogram:
-    """`wandb.Histogram` of a sequence; `np_histogram` is refused, because values are folded here.
+    """`wandb.Histogram` of a sequence; `np_histogram` is refused: Trainyard makes its own bins.
 
     Raises:
         ValueError: no sequence is given.
@@ -64,7 +64,7 @@ class Histogram:
 
 
 class Table:
-    """`wandb.Table`: rows under columns.
+    """`wandb.Table`: columns and rows.
 
     Raises:
         ValueError: a row has another number of cells.
@@ -101,7 +101,7 @@ class Table:
         """Add a column.
 
         Raises:
-            ValueError: it has another number of cells than there are rows.
+            ValueError: its number of cells differs from the number of rows.
         """
         if self.data and len(data) != len(self.data):
             raise ValueError(f"a column of {len(data)} cells; legal: {len(self.data)}")
@@ -119,7 +119,7 @@ class Table:
 
 
 class Artifact:
-    """`wandb.Artifact`: files that are logged together, as `<name>/<file>`."""
+    """`wandb.Artifact`: files logged together, as `<name>/<file>`."""
 
     def __init__(self, name: str, type: str, **_: object) -> None:  # noqa: A002 - wandb's name
         self.name = name
@@ -147,11 +147,11 @@ class Artifact:
         self._files.append((Path(local_path), name or ""))
 
     def wait(self, *_: object, **__: object) -> Artifact:
-        """Return the artifact; its upload continues."""
+        """Return the artifact without waiting; its upload continues."""
         return self
 
     def log_to(self, run: Run, step: int, warn: Warn) -> None:
-        """Log the files that were added; those that cannot be stored are left out."""
+        """Log the added files; skip files that cannot be stored, with a warning."""
         for path, name in self._files:
             whole = legal_artifact_name(f"{self.name}/{name}")
             try:
@@ -161,9 +161,9 @@ class Artifact:
 
 
 class SavedFiles:
-    """What `wandb.save` named: copied at once, or at the end, or both where it changed.
+    """Files of `wandb.save`: copied immediately, at the end, or both if they changed.
 
-    A file that cannot be stored is left out with a warning.
+    A file that cannot be stored is skipped with a warning.
     """
 
     def __init__(self, warn: Warn) -> None:
@@ -186,7 +186,7 @@ class SavedFiles:
         return [str(path) for path in found]
 
     def finish(self, run: Run, step: int) -> None:
-        """Log what was to be logged at the end, and what has changed since it was logged."""
+        """Log the files with policy `end`, and the files that changed since they were logged."""
         later, self._later = self._later, {}
         for path, (name, written) in later.items():
             if path.is_file():
@@ -195,7 +195,7 @@ class SavedFiles:
     def _log(
         self, run: Run, path: Path, name: str, step: int, *, logged: int | None = None
     ) -> int | None:
-        """Log a file, unless it is as when it was `logged`; return when it was written."""
+        """Log a file unless it was last written at `logged`; return when it was written."""
         written = None
         try:
             written = path.stat().st_mtime_ns
@@ -219,7 +219,7 @@ def _relative(path: Path, base_path: str | None) -> str:
 
 
 def _pixels(given: Any) -> Any:
-    """Return what `Run.log_image` takes."""
+    """Return an image in a form that `Run.log_image` accepts."""
     if callable(getattr(given, "savefig", None)):  # a figure of matplotlib
         file = io.BytesIO()
         given.savefig(file, format="png")
@@ -244,7 +244,7 @@ def _pixels(given: Any) -> Any:
 
 
 def _unit(values: Any, low: float) -> Any:
-    """Return floats as 0 to 1; those beyond 1 count as 0 to 255."""
+    """Scale floats to 0 to 1; if some exceed 1, the range is 0 to 255."""
     if float(values.max()) > 1 or low < -1:
         return values / 255
     return (values + 1) / 2 if low < 0 else values

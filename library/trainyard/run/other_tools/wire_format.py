@@ -1,4 +1,4 @@
-"""Protocol buffers on the wire, as far as records of other tools need it; bounded by their bytes.
+"""Parse protocol buffers, as far as records of other tools need it; reads stay within the bytes.
 
 The format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -13,20 +13,20 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
 
 Value = int | memoryview
-"""A varint, or the bytes of any other type."""
+"""A varint as an int, or the bytes of any other type."""
 
 
 class WireError(ValueError):
-    """The bytes are no message."""
+    """The bytes are not a message."""
 
 
 def fields(message: bytes | memoryview) -> Iterator[tuple[int, Value]]:
-    """Yield number and value of each field of a message, in their order.
+    """Yield number and value of each field of a message, in order.
 
-    A varint comes as an unsigned number, all else as its bytes: 8 or 4 of a fixed type.
+    A varint is an unsigned number; any other value is its bytes, 8 or 4 for a fixed type.
 
     Raises:
-        WireError: the bytes are no message.
+        WireError: the bytes are not a message.
     """
     view, place = memoryview(message), 0
     while place < len(view):
@@ -60,7 +60,7 @@ def as_bytes(value: Value) -> memoryview:
 
 
 def as_text(value: Value) -> str:
-    """Return the text of a field; bytes that are no UTF-8 are replaced.
+    """Return the text of a field; invalid UTF-8 is replaced.
 
     Raises:
         WireError: it is a varint.
@@ -72,7 +72,7 @@ def as_signed(value: Value) -> int:
     """Return a field of type int64.
 
     Raises:
-        WireError: it is no varint.
+        WireError: it is not a varint.
     """
     if not isinstance(value, int):
         raise WireError("bytes stand where a number belongs")

@@ -1,6 +1,6 @@
-"""What a training script calls: its run in a job, or one that does nothing outside of jobs.
+"""API for training scripts: the run in a job; outside of jobs its calls do nothing.
 
-Imports nothing but the standard library. The contract: docs/programs-script.md.
+Imports only the standard library. The contract: docs/programs-script.md.
 """
 
 from trainyard.run.session.open_request import OpenRequest

@@ -1,4 +1,4 @@
-"""What people order of a running script: to stop, to save, and other requests."""
+"""Orders of people to a running script: stop, save, and other requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.run.session.shared_decision import SharedDecision
 
 
 class JobOrders:
-    """The orders of a job, as one process of its program learns of them."""
+    """The orders of a job, as received by one process of its program."""
 
     def __init__(self, files: RunDirectory, place: ProcessPlace) -> None:
         self._files = files
@@ -22,10 +22,10 @@ class JobOrders:
         self._stop = self._save = False
         self._saves_itself = False
         self.answers: set[ProgramAnswer] = set()
-        """What the program has shown to carry out."""
+        """Orders and requests that the program has shown to support."""
 
     def should_stop(self) -> bool:
-        """Return whether the script is to save and end."""
+        """Return whether the script must save and end."""
         self.answers.add("stop")
         self._receive()
         self._decision.send(self._flags())
@@ -38,14 +38,14 @@ class JobOrders:
         self._receive()
         due, self._save = self._save, False
         if due and self._leads:
-            # Before the next flags are read: a request is handed out once.
+            # Answer before the next flags are read, so that a request is handed out once.
             for request in self._requests("save"):
                 request.answer(f"the program saves at step {step}", step=step)
         self._decision.send(self._flags())
         return due
 
     def request(self) -> OpenRequest | None:
-        """Return the oldest request that waits, on rank 0."""
+        """Return the oldest open request on rank 0, or None."""
         if not self._leads:
             return None
         kinds: tuple[ProgramAnswer, ...] = ("profile", "memory_snapshot")
@@ -60,7 +60,7 @@ class JobOrders:
         self._save |= save
 
     def _flags(self) -> tuple[bool, bool]:
-        """Return on rank 0 whether to stop, and whether `should_save` has a request to hand out."""
+        """Return on rank 0 whether to stop, and whether `should_save` has an open request."""
         if not self._leads:
             return False, False
         save = self._saves_itself and next(self._requests("save"), None) is not None

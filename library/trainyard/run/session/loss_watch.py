@@ -1,4 +1,4 @@
-"""Guards on logged losses: the limit of a spike, and the verdict on what a program logs."""
+"""Guards on logged losses: the limit of a spike, and the check of a program's losses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trainyard.run.failures import BadWindow, Failure, FailureReason, Remedy
 from trainyard.run.record_files import create_record
 
 WINDOW = 50
-"""Logged losses of the running mean and deviation."""
+"""Number of logged losses in the running mean and deviation."""
 WARM_UP = 10
-"""Logged losses of the attempt before the first check."""
+"""Number of logged losses of the attempt before the first check."""
 LEAST_DEVIATION = 0.01
 """Lower bound of the standard deviation as a share of the mean. Without it, the deviation of a
 plateau approaches zero, and noise would count as a spike."""
@@ -29,11 +29,11 @@ REMEDY = Remedy(
 
 
 class BadLossError(RuntimeError):
-    """A guard of the job found a bad loss: the attempt is to end."""
+    """A guard of the job found a bad loss; the attempt must end."""
 
 
 class RecentLosses:
-    """The last losses of an attempt, and the limit that follows from them."""
+    """The last losses of an attempt, and their limit for a spike."""
 
     def __init__(self, spike_factor: float) -> None:
         self._factor = spike_factor
@@ -41,7 +41,7 @@ class RecentLosses:
 
     @property
     def limit(self) -> float | None:
-        """Loss above which the next one is a spike; None during warm-up."""
+        """Limit above which the next loss is a spike; None during warm-up."""
         if len(self._recent) < WARM_UP:
             return None
         mean = statistics.fmean(self._recent)
@@ -49,7 +49,7 @@ class RecentLosses:
         return mean + self._factor * deviation
 
     def add(self, loss: float) -> None:
-        """Add the loss of a good step; one that is not finite would make the mean NaN."""
+        """Add the loss of a good step; ignore NaN and infinity, which would spoil the mean."""
         if math.isfinite(loss):
             self._recent.append(loss)
 
@@ -60,12 +60,12 @@ class LossWatch:
     def __init__(
         self, guard: Mapping[str, Any], *, start: int = 0, error: Path | None = None
     ) -> None:
-        """Begin after step `start`, which counts as good.
+        """Start after step `start`, which counts as good.
 
         Args:
-            guard: the section `guard` of the job's spec; without it nothing is judged.
+            guard: the section `guard` of the job's spec; if empty, nothing is checked.
             start: step of the parent checkpoint, or 0.
-            error: file for the failure of a bad step, which the server acts on.
+            error: file for the failure of a bad step; the server acts on it.
         """
         self._error = error
         self._non_finite = guard.get("non_finite_loss", "ignore")
@@ -74,7 +74,7 @@ class LossWatch:
         self._good = start
 
     def check(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the failure of a bad step, and raise it.
+        """Write the failure of a bad step, and raise an error.
 
         Raises:
             BadLossError: the step is bad.
@@ -87,7 +87,7 @@ class LossWatch:
         raise BadLossError(failure.message)
 
     def judge(self, step: int, values: Mapping[str, float]) -> Failure | None:
-        """Return the failure of a bad step, or None; values of other names are not judged."""
+        """Return the failure of a bad step, or None; other metrics are not checked."""
         measured = {name: values[name] for name in (LOSS, GRAD_NORM) if name in values}
         bad = next((name for name, value in measured.items() if not math.isfinite(value)), None)
         if bad is not None and self._non_finite != "ignore":
@@ -108,7 +108,7 @@ class LossWatch:
     ) -> Failure:
         window = None
         if action == "rollback" and step > self._good:
-            # A program names no positions in its data: steps take their place.
+            # A program reports no positions in its data: use steps instead.
             window = BadWindow(start=self._good, end=step, first_step=self._good + 1)
             what += f"; step {self._good} was good"
         return Failure(

@@ -14,7 +14,7 @@ from trainyard.run.records import Request, RequestAnswer, RequestKind
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """A request that has no answer yet."""
+    """A request without an answer."""
 
     directory: RunDirectory
     id: str
@@ -22,7 +22,7 @@ class OpenRequest:
 
     @property
     def kind(self) -> RequestKind:
-        """What is requested."""
+        """Kind of the request."""
         return self.request.kind
 
     def answer(self, message: str, *, step: int, ok: bool = True) -> None:
@@ -40,7 +40,7 @@ class OpenRequest:
 
 
 def open_requests(directory: RunDirectory) -> Iterator[OpenRequest]:
-    """Yield the requests without an answer, the oldest first; damaged ones are left out."""
+    """Yield the requests without an answer, oldest first; damaged ones are omitted."""
     for request_id, path in request_files(directory):
         if answer_file(directory, request_id).exists():
             continue

@@ -1,4 +1,4 @@
-"""The place of a process among those of its job, from the variables of its launcher."""
+"""The rank of a process in its job, from the variables of its launcher."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from trainyard.run.records import MAX_RANKS
 
 @dataclass(frozen=True)
 class ProcessPlace:
-    """Which process of a job this one is."""
+    """Rank of this process in its job."""
 
     rank: int = 0
-    """Its number among all."""
+    """Its global rank."""
     world_size: int = 1
-    """How many there are."""
+    """Number of processes."""
     local_rank: int = 0
-    """Its number among those of its node."""
+    """Its rank on its node."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> ProcessPlace:
-        """Return the place that the variables of torchrun name, else those of a node's command.
+        """Return the place from torchrun's variables, else from those of a command per node.
 
-        Without `RANK` and `WORLD_SIZE`, and without `NODE_RANK` and `NNODES`, it is the only one.
+        Without `RANK` and `WORLD_SIZE`, and without `NODE_RANK` and `NNODES`, it is the only
+        process.
 
         Raises:
             ValueError: a variable is no whole number, or is outside of its range.

@@ -15,22 +15,22 @@ from trainyard.run.session.run_facts import items_of
 from trainyard.run.session.script_run import RUN_VARIABLE, Run
 
 OWNER_VARIABLE = "TRAINYARD_RANK_PROCESS"
-"""Variable by which a rank names itself to the processes that it starts: `<pid>:<rank>/<size>`."""
+"""Variable that identifies a rank to the processes that it starts: `<pid>:<rank>/<size>`."""
 
 _current: Run | None = None
 _lock = threading.Lock()
 
 
 def init(*, config: object = None, tags: Iterable[str] = ()) -> Run:
-    """Return the run of this process; the same at each call.
+    """Return the run of this process; every call returns the same run.
 
-    On rank 0 `config` and `tags` become facts of the job: the values of a mapping or of an object
-    such as that of argparse are set in `Run.config`, and the tags are added to those of the job.
+    On rank 0 `config` and `tags` become facts of the job: the values of a mapping, or of an object
+    such as argparse's namespace, are set in `Run.config`, and the tags are added to the job's.
 
-    Without the variable `TRAINYARD_RUN` its calls do nothing. Rank and size come from `RANK`,
-    `WORLD_SIZE` and `LOCAL_RANK` of torchrun, else from `NODE_RANK` and `NNODES`. In a process that
-    `multiprocessing` has made from one with the same rank, calls do nothing either, however it was
-    started: `spawn` and `forkserver` import the script anew.
+    Without the variable `TRAINYARD_RUN` the run's calls do nothing. Rank and size come from `RANK`,
+    `WORLD_SIZE` and `LOCAL_RANK` of torchrun, else from `NODE_RANK` and `NNODES`. Calls also do
+    nothing in a process that `multiprocessing` has created from a rank, with any start method:
+    `spawn` and `forkserver` import the script again.
 
     Args:
         config: values by name.
@@ -60,7 +60,7 @@ def _run() -> Run:
 
 
 def _owner(place: ProcessPlace) -> int:
-    """Return the pid of the process that writes for a place: this one, or the rank above it."""
+    """Return the pid of the process that writes for a rank: this one, or its parent rank."""
     own = f":{place.rank}/{place.world_size}"
     pid, found, numbers = os.environ.get(OWNER_VARIABLE, "").partition(":")
     if pid.isascii() and pid.isdecimal() and found + numbers == own and _is_made():
@@ -70,16 +70,16 @@ def _owner(place: ProcessPlace) -> int:
 
 
 def _is_made() -> bool:
-    """Return whether `multiprocessing` has made this process."""
-    # Every such process has imported it; to import it here would take 10 ms.
+    """Return whether `multiprocessing` has created this process."""
+    # Every such process has imported it; an import here would take 10 ms.
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return False
-    # The parent is known after the script is imported, and the mark of that import until then.
+    # The parent is known only after the import of the script; until then `_inheriting` is set.
     importing = getattr(process.current_process(), "_inheriting", False)
     return bool(importing) or process.parent_process() is not None
 
 
 def log(values: Mapping[str, SupportsFloat], *, step: int, per_rank: bool = False) -> None:
-    """Log values of a step by the run of this process: `Run.log`."""
+    """Log values of a step with `Run.log` of this process."""
     _run().log(values, step=step, per_rank=per_rank)

@@ -1,4 +1,4 @@
-"""The checkpoints of a script's run: where they lie, and how a commit reaches the server."""
+"""The checkpoints of a script's run: their storage, and the report of a commit."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def job_checkpoints(
     """Return the checkpoints of an attempt.
 
     Args:
-        spec: the job's spec, as `spec.json` holds it.
-        attempt: the launch, as `attempt.json` holds it.
-        place: this process among all.
-        files: the run directory, to whose events rank 0 appends each commit.
-        before_report: called on rank 0 before that: a commit follows the metrics up to its step.
+        spec: the job's spec, from `spec.json`.
+        attempt: the launch, from `attempt.json`.
+        place: rank of this process.
+        files: the run directory; rank 0 appends each commit to its events.
+        before_report: called on rank 0 before each append: a commit must follow the metrics up to
+            its step.
 
     Raises:
-        ValueError: the files name no folder of this node for checkpoints.
+        ValueError: this node has no folder for the job's checkpoints.
     """
     section = (attempt.get("overrides") or {}).get("checkpoint") or spec.get("checkpoint") or {}
     name = section.get("root", "checkpoints")
@@ -91,7 +92,7 @@ def local_checkpoints(place: ProcessPlace, variables: Mapping[str, str]) -> Prog
             f"{place.world_size} processes that are not all of one torchrun on one machine save "
             "together only in a job; legal: trainyard submit, or one machine"
         )
-    # Ranks of one torchrun are children of one process; a former run had another one.
+    # Ranks of one torchrun have the same parent process; a former run had another one.
     storage = LocalStorage(Path.cwd() / LOCAL_FOLDER, f"{os.getppid()}-")
     return ProgramCheckpoints(storage, place.rank, place.world_size, lambda _: None)
 
@@ -102,9 +103,9 @@ def resume_folder(
     """Return the folder of the parent checkpoint; None without one.
 
     Args:
-        checkpoints: those of this process.
-        attempt: the launch, as `attempt.json` holds it.
-        error: file for the cause where the checkpoint cannot be used, by which the server takes an
+        checkpoints: the checkpoints of this process.
+        attempt: the launch, from `attempt.json`.
+        error: file for the cause if the checkpoint is unusable, so that the server selects an
             older one; None without a job.
 
     Raises:

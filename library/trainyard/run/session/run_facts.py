@@ -1,4 +1,4 @@
-"""`config`, `summary` and tags of a run: read as they were given, and kept as facts of the job."""
+"""`config`, `summary` and tags of a run: returned as they were set, and stored as job facts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger("trainyard")
 
 
 class RunValues(MutableMapping[str, Any]):
-    """Values of a run by name; what is set becomes a fact of the job.
+    """Values of a run by name; each set value becomes a fact of the job.
 
-    Mappings become names such as `optimizer.lr`. A change inside of a value that was set is not
-    seen: set it again.
+    Mappings become names such as `optimizer.lr`. A change inside a value is not detected: set the
+    value again.
     """
 
     def __init__(self, begin: Mapping[str, Any], store: Callable[[str, Any, bool], None]) -> None:
@@ -49,18 +49,18 @@ class RunValues(MutableMapping[str, Any]):
 
 
 class FactBook:
-    """The facts of one run, from any thread of the process that began it.
+    """The facts of one run, for all threads of the process that created it.
 
-    A process that is forked from it changes nothing: the lock may be held there for ever.
+    In a forked process nothing changes: the lock may be held there for ever.
 
     Args:
-        arguments: what the configuration begins with, which the job has already.
+        arguments: initial configuration, which the job already has.
         changed: called after a change.
     """
 
     def __init__(self, arguments: Mapping[str, Any], changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._lock = threading.RLock()  # a signal's handler may set a value while one is set
+        self._lock = threading.RLock()  # a signal handler may set a value during another set
         self._pid = os.getpid()
         self._warned = WarnedNames()
         self._tags: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class FactBook:
         self.summary = RunValues({}, self._storer("summary"))
 
     def add_tags(self, tags: Iterable[object]) -> None:
-        """Add tags; a text that is no legal tag becomes the closest one."""
+        """Add tags; an illegal tag becomes the closest legal one."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -83,7 +83,7 @@ class FactBook:
             self._changed()
 
     def record(self) -> RunFacts:
-        """Return the facts as they are now."""
+        """Return the current facts."""
         with self._lock:
             config, summary = (section.facts() for section in self._sections.values())
             return RunFacts(config=config, summary=summary, tags=self._tags)
@@ -106,9 +106,9 @@ class FactBook:
 
 
 def items_of(given: object) -> Mapping[str, Any]:
-    """Return values by name: of a mapping, or of an object such as that of argparse.
+    """Return the values by name of a mapping, or of an object such as argparse's namespace.
 
     Raises:
-        TypeError: it has none.
+        TypeError: it has no values by name.
     """
     return given if isinstance(given, Mapping) else vars(given)

@@ -1,4 +1,4 @@
-"""The run of a script: what it logs, how far it is, and where it is among its processes."""
+"""The run of a script: its metrics, progress, checkpoints and rank."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from trainyard.run.session.session_writer import SessionWriter
 from trainyard.run.session.step_records import StepRecords
 
 RUN_VARIABLE = "TRAINYARD_RUN"
-"""Variable that names the run directory; without it no call does anything."""
+"""Variable with the run directory; without it all calls do nothing."""
 BLOCK_PHASES = ("validating", "saving", "loading", "compiling", "building_cache")
 
 
 class Run(ArtifactLog):
     """This process of a training script, in a job or outside of one.
 
-    Outside of a job calls check their arguments and do nothing else, so that a script runs
-    anywhere. The same holds in processes that this one makes by a fork or by `multiprocessing`, as
-    workers of a loader. Methods can be called from any thread.
+    Outside of a job calls only check their arguments, so that a script runs anywhere. The same
+    holds in processes that this one creates by a fork or by `multiprocessing`, such as workers of a
+    loader. Methods can be called from any thread.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Run(ArtifactLog):
 
         Args:
             directory: the run directory; None outside of a job.
-            place: which process of the job this one is.
-            owner: pid of the process that writes; None: this one.
+            place: rank of this process in the job.
+            owner: pid of the process that writes; this process when None.
 
         Raises:
             ValueError: `directory` is no folder.
@@ -89,10 +89,10 @@ class Run(ArtifactLog):
         """`program.arguments` of the job; empty outside of one."""
         self._facts = FactBook(self.arguments, self._keep_facts)
         self.config = self._facts.config
-        """Configuration: begins with `program.arguments` of the job, and takes further values.
-        Those of rank 0 are facts of the job."""
+        """Configuration: starts with `program.arguments` of the job; more values can be set.
+        The values of rank 0 are facts of the job."""
         self.summary = self._facts.summary
-        """Results that the script sets; those of rank 0 are facts of the job."""
+        """Results that the script sets; the values of rank 0 are facts of the job."""
         self.name: str | None = spec.get("name")
         """Name of the job."""
         self.job_id: str | None = attempt.get("job_id")
@@ -111,17 +111,17 @@ class Run(ArtifactLog):
 
     @property
     def rank(self) -> int:
-        """Number of this process among all; 0 alone."""
+        """Global rank of this process; 0 in a single process."""
         return self._place.rank
 
     @property
     def world_size(self) -> int:
-        """Number of processes; 1 alone."""
+        """Number of processes."""
         return self._place.world_size
 
     @property
     def local_rank(self) -> int:
-        """Number of this process among those of its node."""
+        """Rank of this process on its node."""
         return self._place.local_rank
 
     @property
@@ -134,16 +134,16 @@ class Run(ArtifactLog):
     ) -> None:
         """Log values of a step.
 
-        Those of rank 0 become the points of the name. Where several ranks log it, `<name>/min`,
-        `<name>/mean` and `<name>/max` follow once all are beyond the step. A thread writes: the
-        call waits for no disk. NaN and infinity are kept. A name has one value a step, the first
-        one, and its steps rise. `float()` is taken at once: of a tensor on a GPU that waits for
-        its computation.
+        The values of rank 0 become the points of a name. If several ranks log it, `<name>/min`,
+        `<name>/mean` and `<name>/max` follow once all ranks are past the step. A thread writes, so
+        the call never waits for the disk. NaN and infinity are kept. The first value of a name in a
+        step counts, and its steps must rise. The call converts values with `float()`, which waits
+        for the computation of a tensor on a GPU.
 
         Args:
-            values: by name, such as `train/loss`: up to 256 printable characters of any script but
-                the comma. Another name is stored with a checksum, and warns once. Values after the
-                first 2,000 are left out.
+            values: values by name, such as `train/loss`. A name has up to 256 printable characters
+                of any script except the comma; an illegal name is stored with a checksum, with one
+                warning. Values after the first 2,000 are dropped.
             step: completed optimizer steps.
             per_rank: store the values as `<name>/rank-<rank>` instead.
 
@@ -158,9 +158,9 @@ class Run(ArtifactLog):
             self._watch.check(number, new)
 
     def add_tags(self, *tags: str) -> None:
-        """Add tags to those of the job, on rank 0: up to 32 together, of 64 characters each.
+        """Add tags to those of the job, on rank 0: up to 32 in total, of 64 characters each.
 
-        In place of other characters than letters, digits, `.`, `_`, `:`, `/` and `-` it is `-`.
+        Characters other than letters, digits, `.`, `_`, `:`, `/` and `-` become `-`.
         """
         self._facts.add_tags(tags)
 
@@ -170,36 +170,36 @@ class Run(ArtifactLog):
         ids: Iterable[SupportsIndex | str | bytes],
         positions: Iterable[SupportsIndex] | None = None,
     ) -> None:
-        """Record which samples this process used in a step, once a step, after the optimizer.
+        """Record the samples of this process in a step; call once per step, after the optimizer.
 
-        The server merges the digests of all ranks: the sum does not depend on their number. A
-        resumed attempt whose first step has the digest of another attempt continues in its order.
-        Each rank calls it at each step, with no ids where it used none.
+        The server adds the digests of all ranks; the sum does not depend on their number. If the
+        first step of a resumed attempt has the digest of another attempt, the order continues
+        exactly. Each rank calls it in each step, with no ids if it used no samples.
 
         Args:
-            step: completed optimizer steps, this one included.
-            ids: what names each sample in the data: an index, a name or a hash of its content;
-                samples of weight 0 left out.
-            positions: position of each sample in the stream. Without it the digest binds samples
-                to the step, and not their order within it.
+            step: completed optimizer steps, including this one.
+            ids: id of each sample in the data: an index, a name or a hash of its content, without
+                samples of weight 0.
+            positions: position of each sample in the stream. Without positions the digest covers
+                the samples of the step, but not their order.
 
         Raises:
-            ValueError: `step` is not above that of the call before, or there are more of ids or
-                of positions.
+            ValueError: `step` is not above the previous call's, or the numbers of ids and
+                positions differ.
             TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
         """
         self._records.consume(self._open_writer, step, ids, positions)
 
     def progress(self, step: SupportsIndex, total: SupportsIndex | None = None) -> None:
-        """Record that the script is alive and how far it is: the job shows it.
+        """Record that the script is alive, and its progress, which the job shows.
 
-        From the first call on silence counts: after `guard.hang_seconds` without a further call
-        the attempt ends as a hang. `should_stop` and `should_save` count as well. Each node's first
-        process writes, at most a few times a second.
+        After the first call, `guard.hang_seconds` without a further call end the attempt as a hang.
+        Calls of `should_stop` and `should_save` count too. The first process of each node writes,
+        at most a few times a second.
 
         Args:
             step: completed optimizer steps.
-            total: steps in all, an estimate that limits nothing; `program.steps` comes first.
+            total: total steps, an estimate that limits nothing; `program.steps` takes precedence.
 
         Raises:
             ValueError: a number is outside of 0 to 1,000,000,000.
@@ -212,7 +212,7 @@ class Run(ArtifactLog):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Show another phase than `training` while the block runs; its limit of silence applies.
+        """Show another phase than `training` during the block; its limit of silence applies.
 
         Args:
             name: `validating`, `saving`, `loading`, `compiling` or `building_cache`.
@@ -231,10 +231,10 @@ class Run(ArtifactLog):
             self._beat()
 
     def should_stop(self) -> bool:
-        """Return whether the script is to save and end; the same on all ranks.
+        """Return whether the script must save and end; the same on all ranks.
 
-        With several processes all call it, at the same places: rank 0 reads the order, and each
-        call returns what rank 0 knew at the one before, so that none waits.
+        With several processes all must call it, at the same places. Rank 0 reads the order, and
+        each call returns rank 0's value at the previous call, so that no rank waits.
 
         Raises:
             RuntimeError: there are several processes, and torch.distributed is not initialised.
@@ -246,7 +246,7 @@ class Run(ArtifactLog):
         return stop
 
     def should_save(self, step: SupportsIndex) -> bool:
-        """Return whether a person requests a save; the same on all ranks, once a request.
+        """Return whether a person requests a save, once per request; the same on all ranks.
 
         Args:
             step: completed optimizer steps.
@@ -264,11 +264,11 @@ class Run(ArtifactLog):
         return save
 
     def request(self) -> OpenRequest | None:
-        """Return the oldest request that waits, on rank 0; None without one, and on other ranks.
+        """Return the oldest open request on rank 0; None without one, and on other ranks.
 
-        From the first call on people can request saves, profiles and memory snapshots, and the
-        script answers each by `request.answer(...)`. A script that calls `should_save` too gets no
-        save here.
+        After the first call people can request saves, profiles and memory snapshots; the script
+        answers each with `request.answer(...)`. If the script also calls `should_save`, requests
+        for a save go there.
         """
         if self._open_writer is None or self._orders is None:
             return None
@@ -280,10 +280,10 @@ class Run(ArtifactLog):
 
     @property
     def resume_from(self) -> Path | None:
-        """The folder of the checkpoint from which this attempt resumes; None without one.
+        """The folder of the parent checkpoint; None without one. Never write to it.
 
-        Every rank reads it before it saves or loads: it fences off all earlier attempts of the job.
-        The folder is read, never written.
+        Every rank reads this property before it saves or loads: it fences off all earlier attempts
+        of the job.
 
         Raises:
             FenceError: a newer attempt of the job has begun, or the fence cannot be raised.
@@ -296,20 +296,20 @@ class Run(ArtifactLog):
 
     @contextmanager
     def checkpoint(self, step: SupportsIndex, *, kind: str = "interval") -> Iterator[Path]:
-        """Yield a folder for this process' files; at the end of the block it is a checkpoint.
+        """Yield a folder for this process' files; commit it as a checkpoint after the block.
 
-        All ranks enter it with the same step, and wait at its end until rank 0 has committed. It
-        waits for a rank for half an hour at most.
+        All ranks enter with the same step, and wait at the end until rank 0 has committed. Rank 0
+        waits for another rank for at most half an hour.
 
         Args:
             step: completed optimizer steps.
-            kind: why it is saved, such as `interval`, `stop` or `final`.
+            kind: reason for the save, such as `interval`, `stop` or `final`.
 
         Raises:
             ValueError: `step` or `kind` is not legal.
-            CheckpointSaveError: it was not committed; every rank gets the error.
+            CheckpointSaveError: it was not committed; every rank raises it.
             FenceError: a newer attempt of the job has begun, or the fence cannot be raised.
-            RuntimeError: this process was made by the one that is the rank.
+            RuntimeError: this process was created by a rank and is no rank itself.
         """
         step = legal_step(step)
         if os.getpid() != self._owner:
@@ -318,7 +318,7 @@ class Run(ArtifactLog):
             yield folder
             if (writer := self._open_writer) is not None:
                 self._records.mark(writer, step)
-            self._flush_metrics()  # a commit follows what all ranks have logged up to its step
+            self._flush_metrics()  # a commit follows the metrics of all ranks up to its step
 
     @cached_property
     def _checkpoints(self) -> ProgramCheckpoints:
@@ -334,7 +334,7 @@ class Run(ArtifactLog):
         )
 
     def flush(self) -> None:
-        """Write what was logged so far; the end of the process does the same."""
+        """Write everything logged so far; the end of the process does the same."""
         self._flush_metrics()
         if (artifacts := self._open_artifacts) is not None:
             artifacts.flush()
@@ -368,7 +368,7 @@ class Run(ArtifactLog):
 
     @property
     def _open_writer(self) -> SessionWriter | None:
-        """The writer of this process; None outside of a job, and where a rank has made it."""
+        """The writer of this process; None outside of a job, and in a process made by a rank."""
         return self._writer if os.getpid() == self._owner else None
 
     @property
@@ -377,7 +377,7 @@ class Run(ArtifactLog):
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file of the worker; empty where there is none."""
+    """Return the JSON object in a file of the worker; empty without the file."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Writes the records of one process of a program, from a thread of its own.
+"""Write the records of one process of a program, from a separate thread.
 
-A call costs an append to a list. The thread starts with the first record; a process that this one
-forks, such as a worker of a loader, has none.
+A call costs an append to a list. The thread starts with the first record; a forked process, such as
+a worker of a loader, has no thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from trainyard.run.records import Heartbeat, MetricRecord
 logger = logging.getLogger("trainyard")
 
 PAUSE_SECONDS = 0.2
-"""Shortest time between two writes: what comes in between is written together."""
+"""Shortest time between two writes; records in between are written together."""
 RETRY_SECONDS = 2.0
-"""The same after a write that failed."""
+"""The same after a failed write."""
 CLOSE_SECONDS = 10.0
-"""Longest time for which the end of the process waits for its last records."""
+"""Longest wait at the end of the process for its last records."""
 MAX_VALUES = 200_000
-"""Values that wait to be written, some 30 MB; further records are dropped."""
+"""Most values in the queue, about 30 MB; further records are dropped."""
 RECORDS_AT_ONCE = 500
 FACTS_SECONDS = 1.0
 """Shortest time between two writes of the facts, unless the script flushes or ends."""
@@ -37,9 +37,9 @@ class SessionWriter:
     """The queue of one process, and the thread that empties it.
 
     Args:
-        metrics: file that metrics are appended to.
-        heartbeat: file that heartbeats replace; None on processes that write none.
-        facts: file that the facts of the run replace; None on processes that write none.
+        metrics: file to which metrics are appended.
+        heartbeat: file that each heartbeat replaces; None if this process writes none.
+        facts: file that the run's facts replace; None if this process writes none.
     """
 
     def __init__(self, metrics: Path, heartbeat: Path | None, facts: Path | None = None) -> None:
@@ -51,7 +51,7 @@ class SessionWriter:
         self._queue: list[MetricRecord] = []
         self._waiting_values = 0
         self._beat: Heartbeat | None = None
-        # Held for some microseconds: a call waits for no write.
+        # Held for microseconds, so that no call waits for a write.
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._wake = threading.Event()
@@ -59,10 +59,10 @@ class SessionWriter:
         self._thread: threading.Thread | None = None
         self._warned = False
         self.dropped = 0
-        """Records that were dropped: the queue was full."""
+        """Records dropped because the queue was full."""
 
     def add(self, record: MetricRecord) -> None:
-        """Queue a record; drop it where the queue is full."""
+        """Queue a record; drop it if the queue is full."""
         size = len(record.values) + 1
         with self._lock:
             if self._waiting_values + size > MAX_VALUES:
@@ -73,21 +73,21 @@ class SessionWriter:
         self._start()
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Have this heartbeat written, in place of one that still waits."""
+        """Queue a heartbeat; it replaces a queued one."""
         if self._heartbeat is not None:
             self._beat = heartbeat
             self._start()
 
     def replace_facts(self, facts: Callable[[], RunFacts]) -> None:
-        """Have the facts written as they are at that moment, `FACTS_SECONDS` apart."""
+        """Queue a write of the facts, read at the time of the write, every `FACTS_SECONDS`."""
         if self._facts_file is not None:
             self._facts = facts
             self._start()
 
     def flush(self, *, facts: bool = True) -> None:
-        """Write what waits, in the calling thread.
+        """Write the queue, in the calling thread.
 
-        A write that fails leaves the rest in the queue.
+        A failed write leaves the rest in the queue.
 
         Args:
             facts: write the facts, too, if they have changed.
@@ -103,7 +103,7 @@ class SessionWriter:
                 self._warned = True
 
     def close(self) -> None:
-        """Write what waits and end the thread; give up after `CLOSE_SECONDS`."""
+        """Write the queue and end the thread; give up after `CLOSE_SECONDS`."""
         self._closing.set()
         self._wake.set()
         if self._thread is not None:
@@ -117,7 +117,7 @@ class SessionWriter:
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
-                    # A daemon: a thread that the interpreter waits for would end before `atexit`.
+                    # A daemon, because the interpreter joins other threads before `atexit`.
                     self._thread = threading.Thread(
                         target=self._work, name="trainyard-writer", daemon=True
                     )
@@ -140,7 +140,7 @@ class SessionWriter:
         """Write heartbeat and records.
 
         Raises:
-            OSError: the system refuses; what is not written stays in the queue.
+            OSError: the system refuses; unwritten records stay in the queue.
         """
         beat = self._beat
         if beat is not None and self._heartbeat is not None:
@@ -157,7 +157,7 @@ class SessionWriter:
         """Write the facts if they have changed.
 
         Raises:
-            OSError: the system refuses; they wait.
+            OSError: the system refuses; the facts stay queued.
         """
         facts, self._facts = self._facts, None
         if facts is None or self._facts_file is None:
@@ -171,10 +171,10 @@ class SessionWriter:
 
 
 def append_whole(path: Path, records: Sequence[MetricRecord]) -> None:
-    """Append records as lines, all or none: on a full disk no half line is left.
+    """Append records as lines, all or none, so that a full disk leaves no partial line.
 
     Raises:
-        OSError: the system refuses, or has no room for all.
+        OSError: the system refuses, or lacks space for all.
     """
     content = b"".join(to_json(record).encode() + b"\n" for record in records)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

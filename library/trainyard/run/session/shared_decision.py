@@ -1,4 +1,4 @@
-"""Flags of rank 0 that all ranks receive, by a broadcast that no step waits for."""
+"""Flags of rank 0 that all ranks receive, by a broadcast without a wait in any step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainyard.run.session.process_place import ProcessPlace
 
 
 class SharedDecision:
-    """Two flags, equal on all ranks: those that rank 0 had at the call before.
+    """Two flags, equal on all ranks: rank 0's flags at the previous call.
 
     Every rank makes the same calls in the same order, `receive` and then `send`. Several processes
-    use a group of gloo, made at the first call; torch must have been imported by the script.
+    use a gloo group, created at the first call; the script must have imported torch.
     """
 
     def __init__(self, place: ProcessPlace) -> None:
@@ -25,9 +25,9 @@ class SharedDecision:
         self._work: Any = None
 
     def receive(self, own: Callable[[], tuple[bool, bool]]) -> tuple[bool, bool]:
-        """Return the flags of the call before, once they are here; at first false ones.
+        """Wait for the flags of the previous call and return them; the first call returns False.
 
-        A single process has its present ones instead, from `own`.
+        A single process gets its current flags instead, from `own`.
 
         Raises:
             RuntimeError: there are several processes, and torch.distributed is not initialised.
@@ -43,7 +43,7 @@ class SharedDecision:
         return bool(first), bool(second)
 
     def send(self, flags: tuple[bool, bool]) -> None:
-        """Begin to send these flags; of ranks other than 0 they are ignored."""
+        """Start the broadcast of these flags; flags of ranks other than 0 are ignored."""
         if self._alone:
             return
         torch = sys.modules["torch"]

@@ -1,4 +1,4 @@
-"""What one process of a program logs of its steps, checked and turned into records."""
+"""Logged values of one process of a program, checked and converted to records."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from trainyard.run.session.session_writer import SessionWriter
 logger = logging.getLogger("trainyard")
 
 MAX_NAMES = 2000
-"""Most values of one call of `Run.log`; further ones are left out."""
+"""Most values in one call of `Run.log`; further ones are dropped."""
 MAX_SERIES = 4000
-"""Names of a process; values of further ones are dropped. The server keeps 2,000 and reports it."""
+"""Most names of a process; values of further names are dropped. The server keeps 2,000 and reports
+it."""
 
 
 class StepRecords:
-    """The records of one process: a name has one value a step, and its steps rise."""
+    """The records of one process: a name has one value per step, and its steps rise."""
 
     def __init__(self, place: ProcessPlace) -> None:
-        """Begin without records."""
+        """Start without records."""
         self._place = place
         self._renamed = WarnedNames()
         self._left_out = False
@@ -42,15 +43,15 @@ class StepRecords:
         step: int,
         per_rank: bool,
     ) -> Mapping[str, float]:
-        """Check values and queue those that are new; return these by the names that were given.
+        """Check values and queue the new ones; return these by their given names.
 
-        With `per_rank` the number of the process follows each of them.
+        With `per_rank` the rank is appended to each name.
 
         Args:
-            writer: queues them; None where nothing is written.
-            values: by name.
+            writer: queues them; None if nothing is written.
+            values: values by name.
             step: completed optimizer steps.
-            per_rank: whether the names get the number of this process.
+            per_rank: whether to append the rank of this process to the names.
 
         Raises:
             TypeError: a name is no text, or a value no number.
@@ -70,7 +71,7 @@ class StepRecords:
                 ) from None
         if writer is None:
             return {}
-        # Only now, when no value was refused: a name that has risen takes no other value.
+        # Only after all checks: once the step of a name has risen, it accepts no other value.
         new = [name for name in numbers if self._rises(legal[name], step)]
         for start in range(0, len(new), MAX_RECORD_VALUES):
             part = new[start : start + MAX_RECORD_VALUES]
@@ -100,15 +101,15 @@ class StepRecords:
         """Queue the digest of the samples of a step.
 
         Raises:
-            ValueError: `step` is not above that of the call before, or there are more of ids or
-                of positions.
+            ValueError: `step` is not above the previous call's, or the numbers of ids and
+                positions differ.
             TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
         """
         step = legal_step(step)
         if step <= self._consumed:
             raise ValueError(
                 f"step={step}: step {self._consumed} was given already; all ids of a step go into "
-                "one call, and steps rise"
+                "one call, and steps must rise"
             )
         listed = list(ids)
         digest = order_digest([step] * len(listed) if positions is None else positions, listed)
@@ -117,9 +118,9 @@ class StepRecords:
             self._add(writer, step, {}, digest)
 
     def mark(self, writer: SessionWriter, step: int) -> None:
-        """Queue a record without values, by which the server knows that it has all up to here.
+        """Queue a record without values, which shows the server that this rank is complete so far.
 
-        The values of a single process follow each other in one file: it needs none.
+        A single process needs none: its values follow each other in one file.
         """
         if self._place.world_size > 1:
             self._add(writer, step, {})
@@ -142,7 +143,7 @@ class StepRecords:
         )
 
     def _rises(self, name: str, step: int) -> bool:
-        """Return whether a name has no value yet of this step or a later one."""
+        """Return whether a name has no value yet for this step or a later one."""
         last = self._last_steps.get(name, -1)
         if step <= last or (last < 0 and len(self._last_steps) >= MAX_SERIES):
             return False

@@ -1,4 +1,4 @@
-"""Sections of the job spec; a module is named for the first of its sections.
+"""Sections of the job spec; each module has the name of its first section.
 
 | module | sections |
 |---|---|

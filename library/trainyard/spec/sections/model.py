@@ -1,4 +1,4 @@
-"""Sections `model` and `data`: what is trained, and on what."""
+"""Sections `model` and `data`: the model and its training text."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ SIZES = list(dict.fromkeys(size for sizes in ARCHITECTURES.values() for size in 
 
 
 class ModelSection(SpecModel):
-    """The model: a size of a known family, single shapes of which may be changed."""
+    """The model: a size of a known family, optionally with single shapes changed."""
 
     family: Literal["llama3", "qwen3"] = "llama3"
     """Model family."""
     size: Annotated[str, Field(min_length=1, max_length=32, examples=SIZES)] = "debug"
     """Size within the family; `debug` trains in seconds on one CPU core."""
     factory: Annotated[str, Field(pattern=FACTORY, max_length=200)] | None = None
-    """Own model, as `package.module:build`, in place of a family; only where settings allow it."""
+    """Own model, as `package.module:build`, instead of a family; only if the settings allow it."""
     code: Place | None = None
-    """Folder that is put on the import path for `factory`, such as `data:own_model`."""
+    """Folder to add to the import path for `factory`, such as `data:own_model`."""
     arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Arguments of `factory`, in addition to `vocab_size` and `seq_len`."""
     block_classes: Annotated[tuple[ClassName, ...], Field(strict=False, max_length=16)] = ()
-    """Names of the own model's classes that are sharded, recomputed and compiled one by one."""
+    """Class names of the own model's blocks, which are sharded, recomputed and compiled singly."""
     plans: Annotated[tuple[Plan, ...], Field(strict=False, max_length=2)] = ()
-    """Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp."""
+    """Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp legal."""
     initial_weights: Place | None = None
-    """Hugging Face weights to start from, such as `data:Qwen3-0.6B`, in place of random ones."""
+    """Hugging Face weights to start from, such as `data:Qwen3-0.6B`; random when absent."""
     dim: Width | None = None
-    """Width of the residual stream, in place of the size's own."""
+    """Width of the residual stream; the size's own when absent."""
     n_layers: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Transformer blocks, in place of the size's own."""
+    """Number of transformer blocks; the size's own when absent."""
     n_heads: Width | None = None
-    """Query heads, in place of the size's own; divides `dim` into even head widths."""
+    """Number of query heads; divides `dim` into even head widths. The size's own when absent."""
     n_kv_heads: Width | None = None
-    """Key and value heads, in place of the size's own; divides `n_heads`."""
+    """Number of key and value heads; divides `n_heads`. The size's own when absent."""
     ffn_dim: Width | None = None
-    """Width of the feed-forward hidden layer, in place of the size's own."""
+    """Width of the feed-forward hidden layer; the size's own when absent."""
     vocab_size: Width | None = None
-    """Rows of the embedding, in place of the size's own; at least the tokenizer's vocabulary."""
+    """Rows of the embedding, at least the tokenizer's vocabulary; the size's own when absent."""
     head_dim: Width | None = None
-    """Width of one attention head, in place of the size's own (`dim / n_heads` if it has none)."""
+    """Width of an attention head; the size's own, or else `dim / n_heads`, when absent."""
     tied_embeddings: bool | None = None
-    """Whether the head is the embedding, transposed; in place of the size's own."""
+    """Whether the output head is the transposed embedding; as the size has it when absent."""
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
-    """Base of the rotary position frequencies, in place of the size's own."""
+    """Base of the rotary position frequencies; the size's own when absent."""
     rope_factor: Annotated[float, Field(ge=1, le=1e6)] | None = None
-    """Factor of Llama 3.1's scaling of rotary positions, in place of the size's own; 1 is none."""
+    """Factor of Llama 3.1's rotary scaling; 1 disables it. The size's own when absent."""
     norm_eps: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Epsilon of the RMS norms, in place of the size's own."""
+    """Epsilon of the RMS norms; the size's own when absent."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropping an element of the residual branches while training."""
 
     def shape_of(self, size: Architecture) -> Architecture:
-        """Return a size's shape with the shapes given here in place of its own."""
+        """Return the shape of a size with the values given in this section."""
         given = {name: getattr(self, name) for name in SHAPE_FIELDS}
         changed = {name: value for name, value in given.items() if value is not None}
         if self.head_dim is not None:
@@ -80,11 +80,11 @@ SHAPE_FIELDS = tuple(
     for field in dataclasses.fields(Architecture)
     if field.name in ModelSection.model_fields
 )
-"""Fields of the section that are those of `Architecture` by the same name."""
+"""Fields of the section that `Architecture` has by the same name."""
 
 
 class DataSection(SpecModel):
-    """The training text and how it becomes sequences."""
+    """The training text, and its conversion to sequences."""
 
     source: Literal["corpus", "text", "jsonl", "parquet", "huggingface"] = "corpus"
     """Kind of input: a built-in corpus, text files, JSON lines, Parquet or a data set."""
@@ -103,8 +103,8 @@ class DataSection(SpecModel):
     document_masks: bool = False
     """Keep packed documents from attending to each other."""
     max_tokens: Tokens | None = None
-    """Use only this many tokens of the input, from its start; all of them when absent."""
+    """Use only the first `max_tokens` tokens of the input; all when absent."""
     validation_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
-    """Share of the sequences that is held out for validation."""
+    """Share of the sequences to hold out for validation."""
     prefetch_batches: Annotated[int, Field(ge=0, le=64)] = 2
-    """Global batches that are read ahead of the step that needs them."""
+    """Number of global batches to read ahead."""

@@ -1,4 +1,4 @@
-"""Sections `parallelism`, `activation_checkpoint`, `compile` and `quantization`: how it runs."""
+"""Sections `parallelism`, `activation_checkpoint`, `compile` and `quantization`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     class _AxisFields(
         PipelineParallelFields, TensorParallelFields, ContextParallelFields, DataParallelFields
     ):
-        """What a type checker sees of the fields of the axes."""
+        """The fields of the axes for type checkers."""
 
 else:
-    # pydantic collects the fields of bases from the last one to the first.
+    # pydantic collects fields from the last base to the first.
     _AxisFields = create_model("_AxisFields", __base__=FIELDS[::-1])
 
 
@@ -30,26 +30,26 @@ class ParallelismSection(_AxisFields):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Size of each axis as given: `dp_shard` may be -1."""
+        """Size of each axis as given; `dp_shard` may be -1."""
         return {axis.name: getattr(self, axis.name) for axis in AXES}
 
 
 class ActivationCheckpointSection(SpecModel):
-    """What backward recomputes instead of keeping."""
+    """Activations that backward recomputes instead of keeping."""
 
     mode: Literal["none", "selective", "full", "memory_budget"] = "none"
     """`full` recomputes each block, `selective` its cheap operations."""
     memory_budget: Fraction = 0.5
-    """Share of the activations that is kept (mode `memory_budget`)."""
+    """Share of the activations to keep (mode `memory_budget`)."""
 
 
 class CompileSection(SpecModel):
     """torch.compile."""
 
     enabled: bool | Auto = "auto"
-    """Compile each transformer block. `auto` compiles on GPUs, except own models, deterministic
-    runs, `full` recomputation under tensor parallelism and zero-bubble pipelines; it also compiles
-    where `memory_budget` or `async_tp` needs the compiler."""
+    """Compile each transformer block. `auto` compiles on GPUs, except for own models, deterministic
+    runs, `full` recomputation under tensor parallelism and zero-bubble pipelines. It also compiles
+    if `memory_budget` or `async_tp` needs the compiler."""
     backend: Literal["inductor", "aot_eager"] = "inductor"
     """Compiler backend."""
 
@@ -62,7 +62,8 @@ class QuantizationSection(SpecModel):
     ] = "none"
     """Recipe of the quantized linear layers."""
     exclude: Annotated[tuple[str, ...], Field(strict=False)] = ("output",)
-    """Linear layers that stay in high precision, by a part of their name; our head always does."""
+    """Linear layers that stay in high precision, by a part of their name. The head of a built-in
+    model always does."""
     min_dim: Annotated[int, Field(ge=0, le=1_048_576)] = 0
-    """Linear layers that are narrower on either side stay in high precision: scaling them would
+    """Linear layers with a side narrower than this stay in high precision, because scaling would
     cost more than the products save."""

@@ -1,4 +1,4 @@
-"""Section `program`: a program of the user's own, which runs in place of the built-in trainer."""
+"""Section `program`: a program of the user's own, which runs instead of the built-in trainer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from trainyard.spec.storage_uri import Place, RootName
 
 UV_LOCK = "uv.lock"
 ARCHIVE = ".tar"
-"""End of the name of an image that Podman runs."""
+"""Suffix of an image for Podman."""
 ENVIRONMENTS = "environments"
-"""Folder of a storage root beneath which environments are installed."""
+"""Folder of a storage root that holds installed environments."""
 CHECKPOINT = "{checkpoint}"
-"""Stands for the folder of the parent checkpoint in `resume_arguments`."""
+"""Placeholder for the folder of the parent checkpoint in `resume_arguments`."""
 COMMAND_LINE: JsonDict = {"command_line": True}
-"""In the JSON Schema: the words are written in one line, as a shell reads it."""
+"""Marks a field in the JSON Schema that forms show as one line in shell syntax."""
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]*\}")
 
 Word = Annotated[Text, Field(max_length=4096)]
@@ -32,7 +32,7 @@ Scalar = bool | int | float | Word
 
 
 def _no_table(value: object) -> object:
-    # Before pydantic tries each type, and answers with an error for each.
+    # Runs before pydantic tries each type of the union, which gives an error for each.
     inner = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(each, dict | list | tuple) for each in inner):
         raise ValueError(f"{value!r} is nested; legal: a boolean, a number, a text, a list of them")
@@ -57,7 +57,7 @@ def _pattern(text: str) -> str:
     path = PurePosixPath(text)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in text:
         raise ValueError(
-            f"{text!r} is no pattern of files; legal: a relative path with '*', '?', '[...]' and "
+            f"{text!r} is no file pattern; legal: a relative path with '*', '?', '[...]' and "
             "'**', without '..'"
         )
     return text
@@ -65,7 +65,7 @@ def _pattern(text: str) -> str:
 
 def _named(word: str) -> str:
     if not word.strip():
-        raise ValueError("the first word names what is run, and is empty")
+        raise ValueError("the first word, which names the program, is empty")
     return word
 
 
@@ -79,23 +79,23 @@ def _split_words(value: object) -> object:
 def _known_placeholders(word: str) -> str:
     for found in _PLACEHOLDER.findall(word):
         if found != CHECKPOINT:
-            raise ValueError(f"{found} stands for nothing; legal: {CHECKPOINT}")
+            raise ValueError(f"{found} is no known placeholder; legal: {CHECKPOINT}")
     return word
 
 
 class CodeSection(SpecModel):
-    """Where the program's files come from."""
+    """Source of the program's files."""
 
     folder: Place | None = None
-    """A folder below a storage root, such as `data:projects/mine`, in which the ranks run. All of
-    them read it where it is: what changes there changes for a later attempt."""
+    """Working folder of the ranks, below a storage root, such as `data:projects/mine`. It is not
+    copied: a later attempt runs the files as they are then."""
     pack: Annotated[str, Field(pattern=PACK_DIGEST)] | None = None
-    """A pack of files on the server, by its digest, in place of `folder`. Each attempt unpacks a
-    copy of its own. `trainyard submit` makes one of `local`, or of `git` and `commit`."""
+    """A pack of files on the server, by its digest, instead of `folder`. Each attempt unpacks its
+    own copy. `trainyard submit` makes a pack from `local`, or from `git` and `commit`."""
 
     @model_validator(mode="after")
     def _is_one_place(self) -> Self:
-        """Refuse none or both, of which neither names the files."""
+        """Refuse a section with both fields or with none."""
         if (self.folder is None) == (self.pack is None):
             raise ValueError("names exactly one of folder and pack")
         return self
@@ -126,33 +126,33 @@ def _lock_name(path: str) -> str:
 
 
 class EnvironmentSection(SpecModel):
-    """The interpreter and packages with which the program runs."""
+    """Interpreter and packages of the program."""
 
     prefix: Place | None = None
     """A venv or a conda environment below a storage root, such as `data:envs/mine`. Its scripts
-    hold its path, so every node needs it where it was made. Without `prefix`,
-    `lock` and `container` the worker's own interpreter and packages are used."""
+    contain its path, so every node needs it at the path where it was created. Without `prefix`,
+    `lock` and `container` the program runs with the worker's own interpreter and packages."""
     lock: Annotated[Text, Field(max_length=1000), AfterValidator(_lock_name)] | None = None
-    """A `uv.lock` next to its `pyproject.toml`, or a `.txt` of pip's requirements with hashes,
-    inside the code. Its packages are installed once for each storage root, by an operation on a
-    node with the label `network=true`; jobs wait for it."""
+    """A file of the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with hashes
+    (`.txt`). An operation on a node with the label `network=true` installs the packages once for
+    each storage root; jobs wait for it."""
     python: Annotated[str, Field(pattern=r"^3\.[0-9]{1,2}$")] | None = None
-    """Version of the interpreter for the packages of `lock`, such as `3.12`, which the nodes need
-    to have; that of the worker when absent."""
+    """Python version for the packages of `lock`, such as `3.12`; the worker's own when absent. The
+    nodes need this interpreter."""
     root: RootName | None = None
-    """Storage root in whose folder `environments` the packages of `lock` are installed; that of the
-    checkpoints when absent."""
+    """Storage root for the packages of `lock`, which go into its folder `environments`; the root of
+    the checkpoints when absent."""
     container: Annotated[Place, AfterValidator(_image_name)] | None = None
-    """An image below a storage root in which the command of each rank runs: one of Apptainer, such
-    as `data:images/mine.sif`, or an archive that Podman loads, such as `data:images/mine.tar`.
-    `torchrun` is the worker's own, outside of it."""
+    """Container image for the command of each rank, below a storage root: an Apptainer image, such
+    as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`. `torchrun`
+    is the worker's own and runs outside the container."""
     modules: Annotated[tuple[ModuleName, ...], Field(strict=False, max_length=32)] = ()
-    """Environment modules of the nodes, such as `cuda/12.4`, in the order in which they are loaded
-    (`module load`). Variables of `env` override theirs."""
+    """Environment modules of the nodes to load, in this order (`module load`), such as `cuda/12.4`.
+    Variables of `env` override theirs."""
 
     @model_validator(mode="after")
     def _is_one_environment(self) -> Self:
-        """Refuse two environments, and fields that belong to `lock` without it."""
+        """Refuse two environments, and fields that need `lock`."""
         given = [n for n in ("prefix", "lock", "container") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"names {' and '.join(given)}; legal: at most one of them")
@@ -163,7 +163,7 @@ class EnvironmentSection(SpecModel):
 
 
 class ProgramSection(SpecModel):
-    """A program of the user's own in place of the built-in trainer."""
+    """A program of the user's own, instead of the built-in trainer."""
 
     command: Annotated[
         tuple[Annotated[Word, Field(min_length=1)], ...],
@@ -171,57 +171,56 @@ class ProgramSection(SpecModel):
         BeforeValidator(_split_words),
         AfterValidator(lambda words: (_named(words[0]), *words[1:])),
     ]
-    """Words of the command, which no shell reads. The first is looked up among the programs of the
-    environment, then as a path in the working directory, then on the node's `PATH`; a file that
-    ends with `.py` runs with the environment's Python."""
+    """Words of the command; no shell expands them. The first word is searched among the programs of
+    the environment, then as a path in the working directory, then on the node's `PATH`. A `.py`
+    file runs with the environment's Python."""
     launcher: Literal["torchrun", "command"] = "torchrun"
     """`torchrun` starts the command once for each slot, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
-    `MASTER_ADDR` and `MASTER_PORT`; `command` once for each node, with `MASTER_ADDR`,
+    `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once for each node, with `MASTER_ADDR`,
     `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`."""
     arguments: Annotated[dict[ArgumentName, ArgumentValue], Field(max_length=256)] = Field(
         default_factory=dict
     )
-    """Values that follow the command as `--name value`, so that comparisons can read them: `true`
-    as `--name`, `false` not at all, and a list as `--name` with all of its values."""
+    """Arguments to add to the command as `--name value`; comparisons of jobs read them. `true`
+    becomes `--name`, `false` is left out, and a list becomes `--name` and all of its values."""
     resume_arguments: Annotated[
         tuple[Annotated[Word, AfterValidator(_known_placeholders)], ...],
         Field(strict=False, max_length=256, json_schema_extra=COMMAND_LINE),
     ] = ()
-    """Words that follow the others once ranks of an earlier attempt have begun. `{checkpoint}` in
-    them stands for the folder of the checkpoint from which the attempt resumes; without one they
+    """Words to append once ranks of an earlier attempt have started. `{checkpoint}` in them stands
+    for the folder of the checkpoint that the attempt loads; if the attempt loads none, all of them
     are left out."""
     working_dir: Annotated[Text, Field(max_length=1000), AfterValidator(_inside)] = "."
-    """Folder inside the code in which the ranks start."""
+    """Working directory of the ranks, inside the code."""
     steps: PositiveSteps | None = None
-    """Steps that the program takes in all, where that is known: its progress is shown by them."""
+    """Total steps of the program if known; its progress is shown in them."""
     resume: Literal["never", "same_world_size", "any_world_size"] = "never"
-    """What the program can do with what it saved: begin again, go on with as many slots, or go on
-    with any number of them. An elastic job needs `any_world_size`."""
+    """Whether the program can resume from its saves: never, on the same number of slots, or on any
+    number. An elastic job needs `any_world_size`."""
     preemptible: bool = False
-    """Whether a job of higher priority may take its slots, although what it did since its last save
-    is lost."""
+    """Whether a job of higher priority may take its slots; work since the last save is lost."""
     artifacts: Annotated[
         tuple[Annotated[Text, Field(max_length=200), AfterValidator(_pattern)], ...],
         Field(strict=False, max_length=20),
     ] = ()
-    """Patterns of files, such as `results/**/*.csv`, that are stored with the job when an attempt
-    ends; relative to the working folder, and to `outputs` of the run directory."""
+    """Patterns of files to store with the job when an attempt ends, such as `results/**/*.csv`.
+    They are relative to the working directory, and to `outputs` in the run directory."""
     stop_grace_seconds: Annotated[float, Field(ge=0, le=3600, json_schema_extra={"unit": "s"})] = (
         30.0
     )
-    """Time between SIGTERM to each rank and the end of all of them, on a stop."""
+    """On a stop, time from SIGTERM to the ranks until those that still run are killed."""
     code: CodeSection | None = None
-    """Where its files come from; it starts in an empty folder when absent."""
+    """Source of its files; without it the program starts in an empty folder."""
     environment: EnvironmentSection = EnvironmentSection()
-    """The interpreter and packages with which it runs."""
+    """Its interpreter and packages."""
 
     @model_validator(mode="after")
     def _has_its_lock(self) -> Self:
-        """Refuse a lock without the code that holds it."""
+        """Refuse a lock without code, which would contain it."""
         if self.environment.lock is not None and self.code is None:
             raise ValueError(
-                f"environment.lock={self.environment.lock!r} is a file of the code, and there is "
-                "none; legal: a lock with code.pack or code.folder"
+                f"environment.lock={self.environment.lock!r} is a file of the code, but the "
+                "program has no code; legal: a lock with code.pack or code.folder"
             )
         return self
 
@@ -232,7 +231,7 @@ class ProgramSection(SpecModel):
 
     @property
     def places(self) -> Mapping[str, str | None]:
-        """Each place below a root that it names, by the JSON pointer of the field."""
+        """Each place below a storage root that the section names, by JSON pointer of the field."""
         return {
             "/program/code/folder": self.code.folder if self.code is not None else None,
             "/program/environment/prefix": self.environment.prefix,
@@ -242,11 +241,11 @@ class ProgramSection(SpecModel):
         }
 
     def words(self, *, begun_before: bool, checkpoint: str | None) -> list[str]:
-        """Return all words of the command of an attempt.
+        """Return all words of an attempt's command.
 
         Args:
-            begun_before: whether ranks of an earlier attempt of the job have begun.
-            checkpoint: absolute folder of its parent checkpoint.
+            begun_before: whether ranks of an earlier attempt of the job have started.
+            checkpoint: absolute folder of the attempt's parent checkpoint.
         """
         words = [*self.command]
         for name, value in self.arguments.items():
@@ -264,7 +263,7 @@ def _argument(name: str, value: ArgumentValue) -> Iterator[str]:
         yield f"--{name}"
     elif value is not False:
         text = _text(value)
-        # Parsers of command lines read a value that begins with '-' as the next option.
+        # Argument parsers read a value that starts with '-' as the next option.
         yield from [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
 
 

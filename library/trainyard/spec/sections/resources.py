@@ -1,4 +1,4 @@
-"""Sections `resources` and `env`: the slots of a job, and the environment of its ranks."""
+"""Sections `resources` and `env`: slots of a job, and environment variables of its ranks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Env = Annotated[
         },
     ),
 ]
-"""In the JSON Schema: `masked` where views show the values of the examples' names alone."""
+"""Environment variables; `masked` in the JSON Schema: views show values only of the examples."""
 
 
 PRIORITY_CLASSES = {"low": -50, "normal": 0, "high": 50}
-"""Priorities that have a name."""
+"""Named priorities."""
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
 
 def priority_words(priority: int) -> str:
-    """Return the name of a priority, such as `high`, or the number of one without a name."""
+    """Return the name of a priority, such as `high`, or its number if it has no name."""
     names = {number: name for name, number in PRIORITY_CLASSES.items()}
     return names.get(priority, str(priority))
 
@@ -47,7 +47,7 @@ def _of_class(given: Any) -> Any:
     return PRIORITY_CLASSES[given]
 
 
-# A class is stored as its number: workers of any version and queries need no table of names.
+# A class is stored as its number, so workers of any version and queries need no table of names.
 Priority = Annotated[
     int,
     Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY),
@@ -66,49 +66,49 @@ Priority = Annotated[
 
 
 class ResourcesSection(SpecModel):
-    """Slots: one is a GPU, or on a node without GPUs one CPU rank."""
+    """Slots: a slot is a GPU, or a CPU rank on a node without GPUs."""
 
     world_size: Ranks = 1
-    """Slots that the job runs on, all at once."""
+    """Number of slots; the job starts only when all of them are free."""
     min_world_size: Ranks | None = None
-    """Fewest slots of an elastic job: it starts on them where more are not free, and shrinks to
-    them when a node is lost. With `max_world_size` alone it is `world_size`."""
+    """Fewest slots of an elastic job. It starts on this number if no more are free, and shrinks to
+    it when a node is lost. Defaults to `world_size` if only `max_world_size` is given."""
     max_world_size: Ranks | None = None
-    """Most slots of an elastic job: it grows to them when no other job needs them. With
-    `min_world_size` alone it is `world_size`."""
+    """Most slots of an elastic job. It grows to this number when no other job needs the slots.
+    Defaults to `world_size` if only `min_world_size` is given."""
     shrink_after_seconds: (
         Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
     ) = None
-    """Silence of a node after which an elastic job, or one with spare nodes, continues without it,
-    never before the node's lease has run out; when absent as soon as it has."""
+    """Silence of a node after which an elastic job, or one with spare nodes, continues without it.
+    It never continues before the node's lease has expired; when absent, it continues then."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
-    """Number of nodes over which the slots are spread evenly; when absent as few as fit, evenly
-    where so many nodes allow it."""
+    """Number of nodes over which the slots are spread evenly. When absent, the job runs on as few
+    nodes as can hold it, evenly if that many nodes allow it."""
     spare_nodes: Annotated[int, Field(ge=0, le=100)] = 0
-    """Nodes that are reserved next to `nodes`, each with as many slots as one of them, and take the
-    place of lost ones. The job starts with all of them; a retry also starts with fewer."""
+    """Nodes to reserve in addition to `nodes`, with as many slots each; they replace lost nodes.
+    The job starts with all of them; a retry also starts with fewer."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Kind of slot; `auto` takes what the nodes offer, but never a mixture."""
+    """Kind of slot; `auto` takes either kind, but never a mixture."""
     priority: Priority = 0
-    """Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
-    0, `high` 50. It can be changed while the job waits or runs."""
+    """Queued jobs of higher priority start first; the oldest first among equals. `low` is -50,
+    `normal` 0, `high` 50. It can be changed while the job waits or runs."""
     max_runtime_seconds: (
         Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
     ) = None
-    """Longest run time of one attempt, from its placement on. Then it saves and leaves, and the job
-    waits for another attempt where a further step was saved, else it ends. A job with a bound can
-    start on slots that a larger one waits for, if it is over before that one can start."""
+    """Longest run time of one attempt, counted from its placement. Then the attempt saves and
+    leaves. The job waits for another attempt if a further step was saved, else it ends. A job with
+    a bound can start on slots that wait for a larger job, if it ends before that job can start."""
     node_selector: Labels = Field(default_factory=dict)
-    """Labels that each node must have, such as `a` for `zone`."""
+    """Labels that each node must have, such as `zone` with the value `a`."""
     exclude_nodes: Annotated[
         tuple[Annotated[str, Field(pattern=NAME, max_length=100)], ...],
         Field(strict=False, max_length=100),
     ] = ()
-    """Names of nodes that it never runs on."""
+    """Names of nodes on which the job never runs."""
 
     @model_validator(mode="after")
     def _complete_range(self) -> Self:
-        """Set the other end of a range of which one is given.
+        """Set the missing limit of a range of sizes to `world_size`.
 
         The number is stored, because `world_size` follows each change of size.
         """

@@ -1,4 +1,4 @@
-"""Sections `training`, `optimizer`, `lr_schedule` and `validation`: how it learns."""
+"""Sections `training`, `optimizer`, `lr_schedule` and `validation`."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ class TrainingSection(SpecModel):
     """Length, batch and precision of the run."""
 
     steps: PositiveSteps = 100
-    """Optimizer steps after which the job has succeeded."""
+    """Number of optimizer steps; the job succeeds after the last."""
     seq_len: Annotated[Tokens, Field(ge=2, le=10_000_000)] = 128
-    """Length of one sequence."""
+    """Length of a sequence."""
     global_batch_size: Sequences = 16
     """Sequences in one optimizer step, over all ranks; fixed for the life of the job."""
     micro_batch_size: Sequences = 4
-    """Sequences that one rank runs at once; the last micro-batch of a step may hold fewer."""
+    """Sequences in one forward pass of a rank; the last micro-batch of a step may hold fewer."""
     seed: Seed = 0
     """Seed of initial weights, data order and dropout."""
     max_grad_norm: Annotated[float, Field(ge=0)] | None = 1.0
-    """Gradients are scaled down to this global L2 norm; never when 0, or null."""
+    """Gradients are scaled down to this global L2 norm; 0 or null disables clipping."""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which forward and backward compute; that of the weights is `weight_dtype`."""
+    """Type of the computation in forward and backward; `weight_dtype` is the type of weights."""
     weight_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which weights and their gradients are kept; bfloat16 loses the smaller updates."""
+    """Type of stored weights and gradients; bfloat16 loses the smaller updates."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which gradients are summed over ranks."""
+    """Type of the sum of gradients over ranks."""
     log_every_steps: PositiveSteps | Auto = "auto"
-    """Steps between two lines with values; the data digest is written for every step. `auto` is 1
-    on CPUs and 10 on GPUs, where a line with values waits for the device."""
+    """Steps between two logged lines; the data digest is written for every step. `auto` is 1 on
+    CPUs and 10 on GPUs, where logging waits for the device."""
     gc_freq: PositiveSteps = 50
-    """Steps between two collections of garbage, after the same step on all ranks; between them
-    none runs."""
+    """Steps between two garbage collections, which run after the same step on all ranks and at no
+    other time."""
     deterministic: bool = False
-    """Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
-    CPUs, where runs repeat anyway."""
+    """Make runs on the same layout and GPUs identical to the last bit. This is slower on GPUs; runs
+    on CPUs always repeat."""
     tensorboard: bool = False
-    """Write the values as TensorBoard files too, into `tensorboard/` of the run directory."""
+    """Also write the logged values as TensorBoard files, to `tensorboard/` in the run directory."""
 
 
 class OptimizerSection(SpecModel):
@@ -59,45 +59,45 @@ class OptimizerSection(SpecModel):
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
     """Added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
-    """Decay of matrices and embeddings; what has one dimension, as norms, is never decayed."""
+    """Decay of matrices and embeddings; one-dimensional weights, such as norms, never decay."""
     no_decay: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Matrices that do not decay either, by a part of their name, such as `tok_embeddings`."""
+    """Further weights that never decay, by a part of their name, such as `tok_embeddings`."""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then."""
+    """Type of both moments; bfloat16 halves their memory and limits the betas to 0.996."""
     cpu_offload: bool = False
-    """Keep weights, gradients and optimizer states in the memory of the host."""
+    """Keep weights, gradients and optimizer states in host memory."""
 
 
 class LrScheduleSection(SpecModel):
     """The learning rate as a function of the step alone.
 
-    Each length is given in steps or, in the field `..._tokens`, in tokens of global batches.
+    Each length is given in steps, or in tokens of global batches in the field `..._tokens`.
     """
 
     name: Literal["warmup_stable_decay", "cosine"] = "warmup_stable_decay"
-    """`warmup_stable_decay` holds the peak until its decay begins; `cosine` never holds."""
+    """`warmup_stable_decay` holds the peak until its decay starts; `cosine` decays immediately."""
     warmup_steps: Steps = 10
-    """Steps in which the rate rises linearly to its peak; all of a shorter schedule when absent."""
+    """Steps of the linear rise to the peak; when absent, at most the length of the schedule."""
     warmup_tokens: Tokens | None = None
-    """The same in tokens, in place of `warmup_steps`."""
+    """The same in tokens, instead of `warmup_steps`."""
     decay_steps: Steps | None = None
     """Length of the decay of `warmup_stable_decay`; a fifth of the total when absent."""
     decay_tokens: Tokens | None = None
-    """The same in tokens, in place of `decay_steps`."""
+    """The same in tokens, instead of `decay_steps`."""
     decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
     """Shape of the decay of `warmup_stable_decay`."""
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Rate at the end, as a share of the peak."""
     total_steps: PositiveSteps | None = None
-    """Step at which the decay ends; `training.steps` as submitted when absent."""
+    """Step at which the decay ends; the submitted `training.steps` when absent."""
     total_tokens: Tokens | None = None
-    """The same in tokens, in place of `total_steps`."""
+    """The same in tokens, instead of `total_steps`."""
 
 
 class ValidationSection(SpecModel):
     """Loss on held-out sequences."""
 
     interval_steps: Steps = 0
-    """Steps between two validations, with one more after the last step; never when 0."""
+    """Steps between two validations; another follows the last step. 0 disables validation."""
     batches: Annotated[int, Field(ge=1, le=100_000)] = 8
-    """Global batches in one validation; all that is held out when that is less."""
+    """Global batches in one validation, or the whole held-out part if it is smaller."""

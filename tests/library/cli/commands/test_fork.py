@@ -32,7 +32,7 @@ def test_a_dry_run_lists_what_stays_exact_and_stores_nothing(
         f"base-fork, with model, optimizer, counters, data of {source}.a1.step-1" in result.stdout
     )
     assert re.search(r"^  data order +✓ continues at position 16", result.stdout, re.MULTILINE)
-    assert re.search(r"^  curve +✗ differs from that of the other job", result.stdout, re.MULTILINE)
+    assert re.search(r"^  curve +✗ differs from the other job's curve", result.stdout, re.MULTILINE)
     assert "Nothing was stored." in result.stdout
     with yard.connect() as sdk:
         assert [job.name for job in sdk.jobs()] == ["base"]

@@ -55,7 +55,7 @@ def test_a_plan_and_two_submissions_share_one_pack(yard: Yard, run: Run, file: P
 def test_a_submission_prints_the_warnings_of_the_plan(run: Run, file: Path) -> None:
     warned = run("submit", str(file))
     assert warned.exit_code == 0
-    assert "Warning: program.resume: resume='never': a retry begins the program" in " ".join(
+    assert "Warning: program.resume: resume='never': a retry starts the program" in " ".join(
         warned.stderr.split()
     )
     assert "Warning" not in warned.stdout

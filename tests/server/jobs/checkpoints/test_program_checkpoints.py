@@ -187,7 +187,7 @@ def test_another_size_needs_a_program_that_takes_it(context: Context, harness: H
     reporter.commit(manifest(job_id, 1, 10))
     stop(context, job_id, actor=ADA, reason="")
     reporter.supervisor.end("stopped")
-    with pytest.raises(InvalidRequestError, match="resumes on as many slots as before alone"):
+    with pytest.raises(InvalidRequestError, match="resumes only on the same number of slots"):
         preview(context, job_id, ResumeRequest(world_size=3))
     assert preview(context, job_id, ResumeRequest()).step == 10
 

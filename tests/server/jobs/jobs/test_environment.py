@@ -103,7 +103,7 @@ def test_a_retry_of_a_stored_job_ends_it_with_reason_and_remedy(harness: Harness
     job = harness.job(job_id)
     assert job.reason.startswith("not_allowed: env.PYTHONWARNINGS: PYTHONWARNINGS is legal only")
     assert "env.BROWSER" in job.reason
-    assert "Submit a new job without what the message names" in job.reason
+    assert "Submit a new job without the fields in the message" in job.reason
     assert (job.attempt, job.pending, job.ended_at is None) == (1, None, False)
     assert harness.kinds(job_id)[-1] == "job_ended"
     assert harness.place() == 0

@@ -99,7 +99,7 @@ def test_other_data_begin_at_their_start(
     assert shown.parts == ("model", "optimizer", "counters")
     assert shown.start_step == 40
     assert not held(shown)["data order"]
-    assert "begins at position 0" in said(shown, "data order")
+    assert "starts at position 0" in said(shown, "data order")
     with pytest.raises(InvalidRequestError, match="leave data out") as refusal:
         preview(context, source, request(changes=changes, parts=list(ALL_PARTS)), actor=ADA)
     assert refusal.value.problems[0].pointer == "/parts"

@@ -207,7 +207,7 @@ def test_a_program_of_one_size_resumes_on_no_other(context: Context, harness: Ha
         preview(context, job_id, request(world_size=3))
     (problem,) = refusal.value.problems
     assert problem.pointer == "/world_size"
-    assert "resumes on as many slots as before alone; legal: 2" in problem.detail
+    assert "resumes only on the same number of slots; legal: 2" in problem.detail
     offered = {each.world_size: each for each in options(context, job_id).options}
     assert [layout.name for layout in offered[2].layouts] == ["2 slots"]
     assert offered[2].layouts[0].memory is None

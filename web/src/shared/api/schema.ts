@@ -73,7 +73,7 @@ export interface paths {
         };
         /**
          * Whether the process lives
-         * @description Answer, which is all.
+         * @description Answer that the process lives.
          */
         get: operations["health_healthz"];
         put?: never;
@@ -92,8 +92,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Whether requests can be served, and what the scheduler repeats
-         * @description Answer 503 while the database does not answer or has another schema.
+         * Whether requests can be served, and the scheduler's periodic tasks
+         * @description Answer 503 while the database does not answer or does not have the newest schema.
          */
         get: operations["health_readyz"];
         put?: never;
@@ -155,7 +155,7 @@ export interface paths {
         put?: never;
         /**
          * Claim of a request for nodes
-         * @description Return what to ask of the engine; a repeat with the same secrets is granted.
+         * @description Return the order for the engine; a repeat with the same secrets gets the same answer.
          */
         post: operations["provisioners_claim"];
         delete?: never;
@@ -174,8 +174,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * What an engine described
-         * @description Store what the engine described; the answer has the jobs that are to be cancelled.
+         * Report of an engine's jobs
+         * @description Store the engine's description of its jobs; the answer has the jobs to cancel.
          */
         post: operations["provisioners_report"];
         delete?: never;
@@ -193,15 +193,15 @@ export interface paths {
         };
         /**
          * List jobs
-         * @description List jobs by the time of submission, the newest first, or the active ones before the rest.
+         * @description List jobs, newest first or active ones first.
          *
-         *     A page token belongs to the order and the filter that it came with.
+         *     A page token is valid only with the order and the filter of the page that returned it.
          */
         get: operations["jobs_list"];
         put?: never;
         /**
          * Submit a job
-         * @description Check the whole spec and store the job, which waits, with a reason, until it is placed.
+         * @description Check the whole spec and queue the job; a queued job shows why it waits.
          */
         post: operations["jobs_submit"];
         delete?: never;
@@ -219,7 +219,7 @@ export interface paths {
         };
         /**
          * Count jobs by state
-         * @description Count the jobs that match, by state: a state without any has 0.
+         * @description Count the matching jobs by state; states without any have 0.
          */
         get: operations["jobs_counts"];
         put?: never;
@@ -288,7 +288,7 @@ export interface paths {
          * Remove a finished job
          * @description Remove a job and its rows; 409 before it has ended.
          *
-         *     Operations, which a 202 names, delete its checkpoints on storage where that is requested.
+         *     If requested, operations delete its checkpoints on storage: the reply is 202 and names them.
          */
         delete: operations["jobs_delete"];
         options?: never;
@@ -307,7 +307,7 @@ export interface paths {
         put?: never;
         /**
          * Save, then leave
-         * @description Order the job to save a checkpoint and to leave.
+         * @description Order the job to save a checkpoint and end.
          */
         post: operations["jobs_stop"];
         delete?: never;
@@ -327,7 +327,7 @@ export interface paths {
         put?: never;
         /**
          * Leave now
-         * @description End the job at once; the reply names the steps that are lost.
+         * @description End the job without a save; the reply names the lost steps.
          */
         post: operations["jobs_cancel"];
         delete?: never;
@@ -347,9 +347,9 @@ export interface paths {
         put?: never;
         /**
          * Change the priority
-         * @description Change the priority of a job that waits or runs; a running one has it from its next launch.
+         * @description Change the priority of a queued or running job; a running one has it from its next launch.
          *
-         *     The next round of the scheduler places by it.
+         *     The next round of the scheduler uses the new priority.
          */
         post: operations["jobs_set_priority"];
         delete?: never;
@@ -407,7 +407,7 @@ export interface paths {
         };
         /**
          * World sizes on which the job could resume
-         * @description List the legal layouts of each world size, or the reason why there is none.
+         * @description List the legal layouts of each world size, or the reason why it has none.
          */
         get: operations["jobs_resume_options"];
         put?: never;
@@ -493,7 +493,7 @@ export interface paths {
         put?: never;
         /**
          * Run a command in the current attempt
-         * @description Have a node of the attempt start a command, in the environment and slots of its ranks.
+         * @description Start a command on a node of the attempt, in the environment and slots of its ranks.
          */
         post: operations["shells_open_shell"];
         delete?: never;
@@ -511,9 +511,9 @@ export interface paths {
         };
         /**
          * Output of a command
-         * @description Return output once there is some, or the command has ended, or the wait is over.
+         * @description Return output as soon as there is some, the command has ended, or the wait is over.
          *
-         *     A token waits for few answers at once; a further one comes without a wait.
+         *     Only a few requests of a token wait at a time; a further one returns without a wait.
          */
         get: operations["shells_get_output"];
         put?: never;
@@ -555,7 +555,7 @@ export interface paths {
         put?: never;
         /**
          * End a command
-         * @description Have a command ended, by SIGHUP and then SIGKILL.
+         * @description End a command, by SIGHUP and then SIGKILL.
          */
         post: operations["shells_close_shell"];
         delete?: never;
@@ -987,7 +987,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Write a checkpoint's weights as Hugging Face's libraries read them
+         * Export a checkpoint's weights for Hugging Face's libraries
          * @description Queue an export to a folder on storage; a repeat returns the open one.
          */
         post: operations["checkpoints_export"];
@@ -1066,7 +1066,7 @@ export interface paths {
         };
         /**
          * Operations on checkpoints, the newest first
-         * @description List operations, those of deleted jobs too.
+         * @description List operations, also those of deleted jobs.
          */
         get: operations["operations_list"];
         put?: never;
@@ -1108,7 +1108,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel an operation
-         * @description End an operation: at once if it waits, else with its node's next report; else 409.
+         * @description Cancel an operation: a queued one immediately, a running one at its next report; else 409.
          */
         post: operations["operations_cancel"];
         delete?: never;
@@ -1126,7 +1126,7 @@ export interface paths {
         };
         /**
          * The machines
-         * @description List nodes by name: what they offer, who holds it, whether they live.
+         * @description List nodes by name, with their slots, who holds them, and whether the nodes are online.
          */
         get: operations["nodes_list"];
         put?: never;
@@ -1145,11 +1145,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How a node fares
+         * Metrics of a node
          * @description Return the newest sample of a node, and its series.
          *
-         *     A point stands for a minute up to 6 hours, for a quarter of an hour up to 14 days; for several
-         *     of these where the answer would have more than 20,000 points.
+         *     A point covers a minute for up to 6 hours, and a quarter of an hour for up to 14 days. It covers
+         *     a multiple of that if the answer would otherwise have more than 20,000 points.
          */
         get: operations["nodes_metrics"];
         put?: never;
@@ -1170,8 +1170,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Empty a node, and place nothing new
-         * @description Have what runs there save and go on elsewhere, or let it finish; place nothing new.
+         * Drain a node
+         * @description Place nothing new on a node; its attempts save and move to other nodes, or finish.
          */
         post: operations["nodes_drain"];
         delete?: never;
@@ -1190,7 +1190,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Place on a node again
+         * End a drain
          * @description Take the node back into use.
          */
         post: operations["nodes_undrain"];
@@ -1211,7 +1211,7 @@ export interface paths {
         put?: never;
         /**
          * Place nothing new on a node
-         * @description Let what runs there finish, and place nothing new; the reason is shown with the node.
+         * @description Place nothing new on a node; its attempts finish. The reason is shown with the node.
          */
         post: operations["nodes_cordon"];
         delete?: never;
@@ -1251,7 +1251,7 @@ export interface paths {
         put?: never;
         /**
          * Change labels of a node
-         * @description Set labels that jobs select by; attempts that run on the node stay there.
+         * @description Set labels for the node selectors of jobs; attempts that run on the node stay there.
          */
         post: operations["nodes_label"];
         delete?: never;
@@ -1268,8 +1268,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Where nodes come from
-         * @description List sources by name: what they offer, what is asked and used of them.
+         * The sources of nodes
+         * @description List sources by name, with their nodes, limits, requests and use.
          */
         get: operations["sources_list"];
         put?: never;
@@ -1314,8 +1314,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Ask nothing more of a source
-         * @description Ask nothing more; what runs and what was asked stays.
+         * Pause a source
+         * @description Request no more nodes of a source; its nodes and open requests stay.
          */
         post: operations["sources_pause"];
         delete?: never;
@@ -1334,8 +1334,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Ask of a source again
-         * @description Ask again, as queued jobs need it.
+         * End a pause of a source
+         * @description Request nodes again as queued jobs need them.
          */
         post: operations["sources_unpause"];
         delete?: never;
@@ -1355,7 +1355,7 @@ export interface paths {
         put?: never;
         /**
          * Check a source
-         * @description Request one node whose pilot examines the place; the request's view has its findings.
+         * @description Request one node, on which a pilot runs checks; the request's view has the results.
          */
         post: operations["sources_check"];
         delete?: never;
@@ -1379,7 +1379,7 @@ export interface paths {
         put?: never;
         /**
          * Request nodes
-         * @description Request nodes that no queued job has caused; they are released when they are idle.
+         * @description Request nodes independently of the queue; idle ones are released.
          */
         post: operations["sources_request"];
         delete?: never;
@@ -1419,7 +1419,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel a request
-         * @description Cancel a request at the engine; it ends when the engine proves that nothing is left.
+         * @description Cancel a request; it ends once the engine proves that nothing of it is left.
          */
         post: operations["sources_cancel"];
         delete?: never;
@@ -1439,7 +1439,7 @@ export interface paths {
         put?: never;
         /**
          * Forget a request that the engine does not know
-         * @description End a request whose end the engine does not prove; its nodes count as gone.
+         * @description End a request although the engine does not prove its end; its nodes count as gone.
          */
         post: operations["sources_end"];
         delete?: never;
@@ -1477,13 +1477,13 @@ export interface paths {
         };
         /**
          * The projects
-         * @description List projects by name: weight, quotas, and what their jobs hold, use and wait for.
+         * @description List projects by name, with weight, quotas, held slots, used slot-hours and waiting jobs.
          */
         get: operations["projects_list"];
         put?: never;
         /**
          * Create a project
-         * @description Create a project; 409 where there is one of this name.
+         * @description Create a project; 409 if one has this name.
          */
         post: operations["projects_create"];
         delete?: never;
@@ -1501,21 +1501,21 @@ export interface paths {
         };
         /**
          * One project
-         * @description Return a project with what its jobs hold, use and wait for.
+         * @description Return a project with its held slots, used slot-hours and waiting jobs.
          */
         get: operations["projects_get"];
         put?: never;
         post?: never;
         /**
          * Delete a project
-         * @description Delete a project; 409 while it has jobs, ended ones included.
+         * @description Delete a project; 409 while it has jobs, including ended ones.
          */
         delete: operations["projects_delete"];
         options?: never;
         head?: never;
         /**
          * Change a project
-         * @description Change the settings that are given; the others stay, and null removes a quota.
+         * @description Change the given settings; others stay, and null removes a quota.
          */
         patch: operations["projects_change"];
         trace?: never;
@@ -1528,10 +1528,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The jobs that wait, in order
+         * The waiting jobs, in order
          * @description List the queue: position, priority, reason, and expected start of the first jobs.
          *
-         *     A page begins after the last job of the page before, also when that one has started since.
+         *     A page starts after the last job of the previous page, even if that job has started since.
          */
         get: operations["queue_list"];
         put?: never;
@@ -1551,7 +1551,7 @@ export interface paths {
         };
         /**
          * The place of a job in the queue
-         * @description Return position, reason and expected start; without an entry where the job does not wait.
+         * @description Return position, reason and expected start; `entry` is null if the job does not wait.
          */
         get: operations["queue_place_of"];
         put?: never;
@@ -1611,7 +1611,7 @@ export interface paths {
         };
         /**
          * Who is logged in
-         * @description Return the principal of the session or token of the request.
+         * @description Return the principal of the request's session or token.
          */
         get: operations["access_who"];
         put?: never;
@@ -1619,8 +1619,8 @@ export interface paths {
          * Log a browser in
          * @description Open a session by a token, or by the one-time code of a login link.
          *
-         *     The reply sets an HttpOnly cookie. The endpoint needs no authorization; after too many failures
-         *     of an address it answers 429.
+         *     The reply sets an HttpOnly cookie. The endpoint needs no authorization. After too many failed
+         *     logins from an address it answers 429.
          */
         post: operations["access_log_in"];
         /**
@@ -1708,7 +1708,7 @@ export interface paths {
         put?: never;
         /**
          * Findings of a check of a source
-         * @description Store what the pilot of a check found, once.
+         * @description Store the results of a check; only the first report counts.
          */
         post: operations["workers_check"];
         delete?: never;
@@ -1728,7 +1728,7 @@ export interface paths {
         put?: never;
         /**
          * Heartbeat of a worker
-         * @description Keep a node online, end shares whose processes are proved gone, list what is to run.
+         * @description Keep a node online, end shares with processes proved gone, and list the work to run.
          */
         post: operations["workers_heartbeat"];
         delete?: never;
@@ -1748,7 +1748,7 @@ export interface paths {
         put?: never;
         /**
          * Jobs that have ended
-         * @description Return which jobs have ended or are unknown: a node removes their run directories.
+         * @description Return the jobs that have ended or are unknown; a node deletes their run directories.
          */
         post: operations["workers_ended_jobs"];
         delete?: never;
@@ -1768,7 +1768,7 @@ export interface paths {
         put?: never;
         /**
          * Claim of a node's share of an attempt
-         * @description Return spec, attempt and token to the first claim and its repeats; another one gets 409.
+         * @description Return spec, attempt and token to the first claim and its repeats; others get 409.
          */
         post: operations["workers_claim"];
         delete?: never;
@@ -1788,7 +1788,7 @@ export interface paths {
         put?: never;
         /**
          * Report of a supervisor
-         * @description Store new bytes of the run directory once, and answer with orders.
+         * @description Store the new bytes of a run directory, each once, and answer with orders.
          */
         post: operations["workers_report"];
         delete?: never;
@@ -1848,7 +1848,7 @@ export interface paths {
         put?: never;
         /**
          * Long poll of a worker without the broker
-         * @description Answer as soon as the node has something to claim that it does not know, or empty in time.
+         * @description Answer once the node has something new to claim; after the longest wait, answer empty.
          */
         post: operations["workers_messages"];
         delete?: never;
@@ -1888,7 +1888,7 @@ export interface paths {
         put?: never;
         /**
          * Long poll for input of a command
-         * @description Return input once there is some, or the command is not wanted, or the wait is over.
+         * @description Return input as soon as there is some, the command is over, or the wait is over.
          */
         post: operations["workers_poll_input"];
         delete?: never;
@@ -1948,7 +1948,7 @@ export interface components {
         Accelerator: {
             /**
              * Index
-             * @description Index of the GPU by its driver; that of the whole GPU for an instance.
+             * @description The driver's index of the GPU; for an instance, the index of its whole GPU.
              */
             index: number;
             /**
@@ -1963,7 +1963,7 @@ export interface components {
             name: string;
             /**
              * Memory Bytes
-             * @description Its memory; 0 where it has none of its own.
+             * @description Its memory; 0 if it has no memory of its own.
              */
             memory_bytes: number;
             /**
@@ -1973,13 +1973,13 @@ export interface components {
             pci_address: string | null;
             /**
              * Parent
-             * @description UUID of the GPU of which a MIG instance is a part; absent for a whole GPU. Ranks on
-             *     instances reach no other rank, so a job on one has world size 1.
+             * @description UUID of a MIG instance's GPU; absent for a whole GPU. Ranks on instances reach no other rank,
+             *     so a job on an instance has world size 1.
              */
             parent: string | null;
             /**
              * Listed
-             * @description Whether the driver lists it. One that it lists no more keeps its slot for as long as an
+             * @description Whether the driver lists it. A device that is no longer listed keeps its slot while an
              *     attempt holds slots of the node, so that the other slots keep their numbers.
              * @default true
              */
@@ -1992,7 +1992,7 @@ export interface components {
         AcceleratorInput: {
             /**
              * Index
-             * @description Index of the GPU by its driver; that of the whole GPU for an instance.
+             * @description The driver's index of the GPU; for an instance, the index of its whole GPU.
              */
             index: number;
             /**
@@ -2007,7 +2007,7 @@ export interface components {
             name: string;
             /**
              * Memory Bytes
-             * @description Its memory; 0 where it has none of its own.
+             * @description Its memory; 0 if it has no memory of its own.
              */
             memory_bytes: number;
             /**
@@ -2017,13 +2017,13 @@ export interface components {
             pci_address?: string | null;
             /**
              * Parent
-             * @description UUID of the GPU of which a MIG instance is a part; absent for a whole GPU. Ranks on
-             *     instances reach no other rank, so a job on one has world size 1.
+             * @description UUID of a MIG instance's GPU; absent for a whole GPU. Ranks on instances reach no other rank,
+             *     so a job on an instance has world size 1.
              */
             parent?: string | null;
             /**
              * Listed
-             * @description Whether the driver lists it. One that it lists no more keeps its slot for as long as an
+             * @description Whether the driver lists it. A device that is no longer listed keeps its slot while an
              *     attempt holds slots of the node, so that the other slots keep their numbers.
              * @default true
              */
@@ -2031,22 +2031,22 @@ export interface components {
         };
         /**
          * AcceleratorSample
-         * @description How one device fares.
+         * @description State of one device.
          */
         AcceleratorSample: {
             /**
              * Uuid
-             * @description UUID of the device; `index 3` of a GPU that did not give its UUID when the worker started.
+             * @description UUID of the device, or such as `index 3` if the GPU gave no UUID when the worker started.
              */
             uuid: string;
             /**
              * Problem
-             * @description Why the device gave no values, such as a GPU that is lost.
+             * @description Why the device gave no values, such as a lost GPU.
              */
             problem: string | null;
             /**
              * Utilization Ratio
-             * @description Part of the last sampling period in which a kernel ran.
+             * @description Share of the last sampling period in which a kernel ran.
              */
             utilization_ratio: number | null;
             /**
@@ -2076,7 +2076,7 @@ export interface components {
             memory_clock_hertz: number | null;
             /**
              * Throttle Reasons
-             * @description Why the clocks are below their highest: empty when they are not.
+             * @description Why the clocks are below their maximum; empty if they are not.
              */
             throttle_reasons: string[] | null;
             /**
@@ -2101,22 +2101,22 @@ export interface components {
             ecc_uncorrected: number | null;
             /**
              * Ecc Corrected Lifetime
-             * @description Memory errors corrected in the life of the board.
+             * @description Memory errors corrected over the life of the board.
              */
             ecc_corrected_lifetime: number | null;
             /**
              * Ecc Uncorrected Lifetime
-             * @description Memory errors not corrected in the life of the board.
+             * @description Memory errors not corrected over the life of the board.
              */
             ecc_uncorrected_lifetime: number | null;
             /**
              * Row Remap Pending
-             * @description Whether a reset is needed to replace a damaged row of memory.
+             * @description Whether the replacement of a damaged memory row needs a reset.
              */
             row_remap_pending: boolean | null;
             /**
              * Row Remap Failed
-             * @description Whether a damaged row could not be replaced: the board is to be exchanged.
+             * @description Whether a damaged row could not be replaced: the board needs replacement.
              */
             row_remap_failed: boolean | null;
             /**
@@ -2127,29 +2127,29 @@ export interface components {
             xids: components["schemas"]["XidError"][];
             /**
              * Foreign
-             * @description Processes that hold much of its memory and that no supervisor of this node started.
+             * @description Processes that hold much of its memory, but were not started by a supervisor of this node.
              * @default []
              */
             foreign: components["schemas"]["DeviceProcess"][];
         };
         /**
          * AcceleratorSample
-         * @description How one device fares.
+         * @description State of one device.
          */
         AcceleratorSampleInput: {
             /**
              * Uuid
-             * @description UUID of the device; `index 3` of a GPU that did not give its UUID when the worker started.
+             * @description UUID of the device, or such as `index 3` if the GPU gave no UUID when the worker started.
              */
             uuid: string;
             /**
              * Problem
-             * @description Why the device gave no values, such as a GPU that is lost.
+             * @description Why the device gave no values, such as a lost GPU.
              */
             problem?: string | null;
             /**
              * Utilization Ratio
-             * @description Part of the last sampling period in which a kernel ran.
+             * @description Share of the last sampling period in which a kernel ran.
              */
             utilization_ratio?: number | null;
             /**
@@ -2179,7 +2179,7 @@ export interface components {
             memory_clock_hertz?: number | null;
             /**
              * Throttle Reasons
-             * @description Why the clocks are below their highest: empty when they are not.
+             * @description Why the clocks are below their maximum; empty if they are not.
              */
             throttle_reasons?: string[] | null;
             /**
@@ -2204,22 +2204,22 @@ export interface components {
             ecc_uncorrected?: number | null;
             /**
              * Ecc Corrected Lifetime
-             * @description Memory errors corrected in the life of the board.
+             * @description Memory errors corrected over the life of the board.
              */
             ecc_corrected_lifetime?: number | null;
             /**
              * Ecc Uncorrected Lifetime
-             * @description Memory errors not corrected in the life of the board.
+             * @description Memory errors not corrected over the life of the board.
              */
             ecc_uncorrected_lifetime?: number | null;
             /**
              * Row Remap Pending
-             * @description Whether a reset is needed to replace a damaged row of memory.
+             * @description Whether the replacement of a damaged memory row needs a reset.
              */
             row_remap_pending?: boolean | null;
             /**
              * Row Remap Failed
-             * @description Whether a damaged row could not be replaced: the board is to be exchanged.
+             * @description Whether a damaged row could not be replaced: the board needs replacement.
              */
             row_remap_failed?: boolean | null;
             /**
@@ -2230,50 +2230,50 @@ export interface components {
             xids?: components["schemas"]["XidErrorInput"][];
             /**
              * Foreign
-             * @description Processes that hold much of its memory and that no supervisor of this node started.
+             * @description Processes that hold much of its memory, but were not started by a supervisor of this node.
              * @default []
              */
             foreign?: components["schemas"]["DeviceProcessInput"][];
         };
         /**
          * Accuracy
-         * @description How far predictions are off the runs of a kind of hardware; each is predicted without it.
+         * @description Errors of predictions for the runs of a kind of hardware; the fit excludes the run itself.
          */
         Accuracy: {
             /**
              * Step Median
-             * @description Median error of the step time; absent without a run that has one.
+             * @description Median error of the step time; absent without a measured step time.
              */
             step_median: number | null;
             /**
              * Step P95
-             * @description The error that 95 % of them do not exceed.
+             * @description Error that 95 % of the runs do not exceed.
              */
             step_p95: number | null;
             /**
              * Memory Median
-             * @description Median error of the peak of memory.
+             * @description Median error of the memory peak.
              */
             memory_median: number | null;
             /**
              * Memory P95
-             * @description The error that 95 % of them do not exceed.
+             * @description Error that 95 % of the runs do not exceed.
              */
             memory_p95: number | null;
             /**
              * Fits Judged
-             * @description Runs that were said to fit.
+             * @description Runs that were predicted to fit.
              */
             fits_judged: number;
             /**
              * Fits Wrong
-             * @description Those of them that ran out of memory or needed more than a slot has.
+             * @description Runs among them that ran out of memory or needed more than a slot has.
              */
             fits_wrong: number;
         };
         /**
          * ActivationCheckpointSection
-         * @description What backward recomputes instead of keeping.
+         * @description Activations that backward recomputes instead of keeping.
          */
         ActivationCheckpointSection: {
             /**
@@ -2285,14 +2285,14 @@ export interface components {
             mode: "none" | "selective" | "full" | "memory_budget";
             /**
              * Memory Budget
-             * @description Share of the activations that is kept (mode `memory_budget`).
+             * @description Share of the activations to keep (mode `memory_budget`).
              * @default 0.5
              */
             memory_budget: number;
         };
         /**
          * ActivationCheckpointSection
-         * @description What backward recomputes instead of keeping.
+         * @description Activations that backward recomputes instead of keeping.
          */
         ActivationCheckpointSectionInput: {
             /**
@@ -2304,26 +2304,26 @@ export interface components {
             mode?: "none" | "selective" | "full" | "memory_budget";
             /**
              * Memory Budget
-             * @description Share of the activations that is kept (mode `memory_budget`).
+             * @description Share of the activations to keep (mode `memory_budget`).
              * @default 0.5
              */
             memory_budget?: number;
         };
         /**
          * AdviceFinding
-         * @description One thing that slows a job.
+         * @description One cause that slows a job.
          */
         AdviceFinding: {
-            /** @description What it is. */
+            /** @description The cause. */
             hindrance: components["schemas"]["Hindrance"];
             /**
              * Words
-             * @description What the records show, as a sentence.
+             * @description What the records show, in a sentence.
              */
             words: string;
             /**
              * Share
-             * @description Part of the time on slots, or of a recent step, that it takes, from 0 to 1.
+             * @description Its share of the time on slots, or of a recent step, from 0 to 1.
              */
             share: number;
             /**
@@ -2333,24 +2333,24 @@ export interface components {
             evidence: components["schemas"]["Evidence"][];
             /**
              * Field
-             * @description Field of the spec that changes it, as a path with dots; null where none does.
+             * @description Dotted path of the spec field that changes it; null if no field does.
              */
             field: string | null;
             /**
              * Remedy
-             * @description What to change, as a sentence.
+             * @description What to change, in a sentence.
              */
             remedy: string;
             /**
              * Gain
-             * @description Expected gain in kept steps per time on slots, 0.1 for a tenth; an upper bound of what the
-             *     remedy can bring. Null where the records cannot tell.
+             * @description Upper bound of the gain in kept steps per time on slots, 0.1 for a tenth. Null if the records
+             *     do not show it.
              */
             gain: number | null;
         };
         /**
          * AdviceView
-         * @description What slows a job, the costliest finding first.
+         * @description Causes that slow a job, the costliest first.
          */
         AdviceView: {
             /**
@@ -2360,7 +2360,7 @@ export interface components {
             job_id: string;
             /**
              * Attempt
-             * @description The attempt whose recent steps were read; null before the first recorded step.
+             * @description The attempt of the recent steps; null before the first recorded step.
              */
             attempt: number | null;
             /**
@@ -2370,7 +2370,7 @@ export interface components {
             recent_steps: number;
             /**
              * Findings
-             * @description Findings; empty where nothing takes a noticeable part of the time.
+             * @description Findings; empty if nothing takes a noticeable share of the time.
              */
             findings: components["schemas"]["AdviceFinding"][];
         };
@@ -2391,27 +2391,27 @@ export interface components {
             attempt: number;
             /**
              * Process
-             * @description Number of the process that logged it; null for what was collected when the attempt ended.
+             * @description Number of the process that logged it; null for files collected at the end of the attempt.
              */
             process: number | null;
             /**
              * Kind
-             * @description `image`, `histogram`, `output` (collected), or what the script names, such as `file`.
+             * @description `image`, `histogram`, `output` (collected), or the script's own kind, such as `file`.
              */
             kind: string;
             /**
              * Name
-             * @description Its name, with `/` between folders; the newest one of a name counts.
+             * @description Its name, with `/` between folders; the newest artifact of a name counts.
              */
             name: string;
             /**
              * Step
-             * @description Completed optimizer steps; null where the script gave none.
+             * @description Completed optimizer steps; null if the script gave none.
              */
             step: number | null;
             /**
              * Caption
-             * @description A text next to it.
+             * @description Its caption.
              */
             caption: string;
             /**
@@ -2431,8 +2431,8 @@ export interface components {
             digest: string | null;
             /**
              * Media Type
-             * @description Type of its content, recognised by its first bytes: that of an image, or
-             *     `application/octet-stream`; null for a histogram.
+             * @description Media type, detected from its first bytes: an image type, or `application/octet-stream`; null
+             *     for a histogram.
              */
             media_type: string | null;
             /** @description The histogram. */
@@ -2445,12 +2445,12 @@ export interface components {
         ArtifactsStored: {
             /**
              * Count
-             * @description How many.
+             * @description Number of artifacts.
              */
             count: number;
             /**
              * Group
-             * @description Images, histograms, or `files`: what is neither. Null in a notice of an earlier version.
+             * @description Group of the artifacts; `files` for all others. Null in a notice of an earlier version.
              */
             group?: ("image" | "histogram" | "files") | null;
         };
@@ -2467,7 +2467,7 @@ export interface components {
         AttemptEnded: {
             /** @description How. */
             outcome: components["schemas"]["AttemptOutcome"];
-            /** @description Why it failed, without the traceback, which the attempt keeps. */
+            /** @description Why it failed, without the traceback, which the attempt has. */
             failure: components["schemas"]["Failure"] | null;
         };
         /**
@@ -2500,12 +2500,12 @@ export interface components {
             state: components["schemas"]["AttemptNodeState"];
             /**
              * Unreachable Since
-             * @description Since when its supervisor has been silent for longer than its lease.
+             * @description When its lease expired without a report of its supervisor; absent while reports arrive.
              */
             unreachable_since: string | null;
             /**
              * Lost At
-             * @description When its attempt went on to its end without it; its slots are held until it has ended.
+             * @description When the attempt ended without this share; its slots are held until it has ended.
              */
             lost_at: string | null;
             /** @description How it ended. */
@@ -2519,7 +2519,7 @@ export interface components {
         AttemptOutcome: "succeeded" | "stopped" | "failed" | "cancelled";
         /**
          * AttemptSpec
-         * @description `attempt.json`: all that the trainer needs in addition to the job's spec.
+         * @description `attempt.json`: the trainer's input in addition to the job's spec.
          *
          *     A bare launch has no such file and uses `AttemptSpec.bare` instead.
          */
@@ -2554,25 +2554,24 @@ export interface components {
              * @default []
              */
             allocation: components["schemas"]["NodeAllocation"][];
-            /** @description Where it resumes from; absent for a fresh start. */
+            /** @description Checkpoint to load; absent for a fresh start. */
             resume: components["schemas"]["ResumePoint"] | null;
             /**
              * Begun Before
-             * @description Whether ranks of an earlier attempt have begun; only of a job that runs a program.
+             * @description Whether ranks of an earlier attempt have started; only for a program.
              * @default false
              */
             begun_before: boolean;
             /**
              * Skip
-             * @description Windows of the stream, start and end, that it skips in addition to those of its checkpoint;
-             *     each begins at the checkpoint's position or later.
+             * @description Windows of the stream (start, end) to skip in addition to those of its checkpoint; each
+             *     starts at the checkpoint's position or later.
              * @default []
              */
             skip: number[][];
             /**
              * Check Network
-             * @description Whether its ranks do a short all-reduce between the nodes before all else; the same on each
-             *     node.
+             * @description Whether its ranks start with a short all-reduce between the nodes; the same on each node.
              * @default false
              */
             check_network: boolean;
@@ -2590,7 +2589,7 @@ export interface components {
             cache_dir: string | null;
             /**
              * Kernel Cache
-             * @description Archive of compiled kernels that such attempts of the node share; absent where none is.
+             * @description Archive of compiled kernels that similar attempts on the node share; absent without one.
              */
             kernel_cache: string | null;
         };
@@ -2648,21 +2647,21 @@ export interface components {
             auto: {
                 [key: string]: boolean | number | string;
             };
-            /** @description Its settings in place of those of the job's spec. */
+            /** @description Settings that override the job's spec. */
             overrides: components["schemas"]["Overrides"];
             /**
              * Changes
-             * @description Fields of the job's spec that they change.
+             * @description Fields of the job's spec that the overrides change.
              */
             changes: components["schemas"]["Difference"][];
             /**
              * Micro Batch Size
-             * @description Sequences that one rank runs at once; null for a program.
+             * @description Sequences in one forward pass of a rank; null for a program.
              */
             micro_batch_size: number | null;
             /**
              * Parent Checkpoint Id
-             * @description Checkpoint from which it resumed.
+             * @description Its parent checkpoint; absent for a fresh start.
              */
             parent_checkpoint_id: string | null;
             /**
@@ -2672,7 +2671,7 @@ export interface components {
             start_step: number;
             /**
              * Skip
-             * @description Windows of the stream, start and end, that are skipped up to this attempt.
+             * @description Windows of the stream (start, end) that the lineage skips up to this attempt.
              */
             skip: number[][];
             /**
@@ -2682,12 +2681,12 @@ export interface components {
             last_step: number;
             /**
              * On Lineage
-             * @description Whether the current attempt descends from it (or is it).
+             * @description Whether it is the current attempt or an ancestor of it.
              */
             on_lineage: boolean;
             /** @description Check of the first step after a resume. */
             continuity: components["schemas"]["Continuity"] | null;
-            /** @description The last save, where it failed and is retried; absent once a save is committed. */
+            /** @description The last save if it failed and is retried; absent once a save is committed. */
             save_failed: components["schemas"]["SaveFailed"] | null;
             /**
              * Stragglers
@@ -2702,7 +2701,7 @@ export interface components {
             nodes: components["schemas"]["AttemptNodeView"][];
             /**
              * Provenance
-             * @description Versions, host and commit with which it ran.
+             * @description Versions, host and commit of the run.
              */
             provenance: {
                 [key: string]: unknown;
@@ -2715,7 +2714,7 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description When training began.
+             * @description When training started.
              */
             started_at: string | null;
             /**
@@ -2726,22 +2725,23 @@ export interface components {
         };
         /**
          * BadWindow
-         * @description The sequences of all steps since the last good value: one of them may have done damage.
+         * @description The sequences of all steps since the last good value; some of them may have done damage.
          */
         BadWindow: {
             /**
              * Start
-             * @description Position of the first one.
+             * @description Position of the first sequence.
              */
             start: number;
             /**
              * End
-             * @description Position after the last one.
+             * @description Position after the last sequence.
              */
             end: number;
             /**
              * First Step
-             * @description Step that began with the first one; only checkpoints from before it are undamaged.
+             * @description Step that started with the first sequence; only checkpoints before this step are
+             *     undamaged.
              */
             first_step: number;
         };
@@ -2757,7 +2757,7 @@ export interface components {
             global_batch_size: number;
             /**
              * Micro Batch Size
-             * @description Sequences that one rank runs at once.
+             * @description Sequences in one forward pass of a rank.
              */
             micro_batch_size: number;
             /**
@@ -2772,17 +2772,17 @@ export interface components {
             micro_batches: number;
             /**
              * Rounds
-             * @description Micro-batches that each rank runs in a step, those of weight zero included.
+             * @description Micro-batches of each rank in a step, including those of weight zero.
              */
             rounds: number;
             /**
              * Idle Share
-             * @description Share of the ranks' sequence slots that hold no sequence.
+             * @description Share of the ranks' sequence slots without a sequence.
              */
             idle_share: number;
             /**
              * Less Idle Micro Batch Size
-             * @description Largest smaller micro-batch size with the least idle share; absent when none has less.
+             * @description Largest smaller micro-batch size with the least idle share; absent if no size has less.
              */
             less_idle_micro_batch_size: number | null;
         };
@@ -2793,13 +2793,13 @@ export interface components {
         BuildTask: {
             /**
              * Digest
-             * @description Name of its request and its folder, beneath `environments` of the storage root.
+             * @description Name of its request and of its folder, in `environments` of the storage root.
              */
             digest: string;
         };
         /**
          * Calibration
-         * @description Coefficients of a kind of hardware, and how well they predict its runs.
+         * @description Coefficients of a kind of hardware, and their accuracy.
          */
         Calibration: {
             /**
@@ -2809,54 +2809,54 @@ export interface components {
             device_name: string;
             /**
              * Runs
-             * @description Runs that they are fitted to; 0 for those of the data sheet.
+             * @description Number of runs in the fit; 0 for coefficients from the data sheet.
              */
             runs: number;
             /**
              * Seconds
-             * @description Seconds for a unit of each quantity.
+             * @description Seconds per unit of each quantity.
              */
             seconds: {
                 [key: string]: number;
             };
-            /** @description Memory for each estimated byte. */
+            /** @description Bytes per estimated byte. */
             memory: components["schemas"]["MemoryRates"];
             /**
              * Memory Margin
-             * @description Factor on the predicted memory above which no known run lies; it must fit too.
+             * @description Factor on the predicted memory that no known run exceeds; a job fits only with it.
              * @default 1
              */
             memory_margin: number;
-            /** @description Errors over the runs; absent without one. */
+            /** @description Errors over the runs; absent without runs. */
             accuracy: components["schemas"]["Accuracy"] | null;
         };
         /**
          * CalibrationsView
-         * @description The calibration of each kind of hardware that has finished runs.
+         * @description Calibrations by kind of hardware; kinds without finished runs are omitted.
          */
         CalibrationsView: {
             /**
              * Calibrations
-             * @description The one with the most runs first.
+             * @description The calibrations, the one with the most runs first.
              */
             calibrations: components["schemas"]["HardwareCalibration"][];
         };
         /**
          * CancelReply
-         * @description Reply to cancel, with the work that it loses.
+         * @description Reply to cancel, with the lost work.
          */
         CancelReply: {
             /** @description The job after the call. */
             job: components["schemas"]["JobView"];
             /**
              * Lost
-             * @description Such as `340 steps since step-1200`.
+             * @description The lost work, such as `340 steps since step-1200`.
              */
             lost: string;
         };
         /**
          * CancelRequested
-         * @description An attempt is ordered to leave at once.
+         * @description An attempt is ordered to leave immediately.
          */
         CancelRequested: {
             /**
@@ -2866,7 +2866,7 @@ export interface components {
             reason: string;
             /**
              * Lost
-             * @description The work that this loses.
+             * @description The lost work.
              */
             lost?: string | null;
         };
@@ -2905,7 +2905,7 @@ export interface components {
             before: string;
             /**
              * After
-             * @description Value of the next one.
+             * @description Value of the next attempt.
              */
             after: string;
             /**
@@ -2939,17 +2939,17 @@ export interface components {
         CheckResult: {
             /**
              * Name
-             * @description What was checked: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ...
+             * @description Subject of the check: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ...
              */
             name: string;
             /**
              * Passed
-             * @description Whether it is as a pilot needs it.
+             * @description Whether it satisfies a pilot's needs.
              */
             passed: boolean;
             /**
              * Detail
-             * @description What was found, and what would be needed.
+             * @description What was found, and what is needed.
              */
             detail: string;
         };
@@ -2981,7 +2981,7 @@ export interface components {
         };
         /**
          * CheckpointDamaged
-         * @description An attempt could not load its checkpoint, which is proved to be damaged.
+         * @description An attempt could not load its checkpoint, because it is damaged.
          */
         CheckpointDamaged: {
             /**
@@ -3039,38 +3039,38 @@ export interface components {
             files: number;
             /**
              * Layout
-             * @description Layout that wrote it; of a program, the number of its processes.
+             * @description Layout that wrote it; for a program, the number of its processes.
              */
             layout: string;
             /**
              * Dtype
-             * @description Type of the stored weights; absent where a program saved it.
+             * @description Type of the stored weights; absent if a program saved it.
              */
             dtype: string | null;
             /**
              * Save Seconds
-             * @description From the end of the step to the last byte of the data files.
+             * @description Time from the end of the step to the last byte of the data files.
              */
             save_seconds: number;
             /**
              * Stall Seconds
-             * @description Time for which training waited for the save; absent until the training loop has observed
-             *     its end, and for ever if the run ended before that.
+             * @description Time for which training waited for the save; absent until the training loop has seen its end,
+             *     and for good if the run ends before that.
              */
             stall_seconds: number | null;
             /**
              * Writers
-             * @description Ranks that wrote tensors; absent where the manifest does not name them.
+             * @description Number of ranks that wrote tensors; absent if the manifest does not name them.
              */
             writers: number | null;
             /**
              * Write Seconds
-             * @description Time of the slowest of them; `size` over it is the bandwidth of the storage.
+             * @description Time of the slowest writer; `size` divided by it is the bandwidth of the storage.
              */
             write_seconds: number | null;
             /**
              * Parent
-             * @description Checkpoint from which its attempt resumed.
+             * @description Parent checkpoint of its attempt.
              */
             parent: string | null;
             /**
@@ -3088,7 +3088,7 @@ export interface components {
             verification: components["schemas"]["Verification"] | null;
             /**
              * Pinned At
-             * @description Time since when it is pinned, which exempts it from retention; absent when it is not.
+             * @description When it was pinned, which exempts it from retention; absent if it is not pinned.
              */
             pinned_at: string | null;
             /**
@@ -3098,10 +3098,10 @@ export interface components {
             pinned_by: string | null;
             /**
              * Deleting
-             * @description Whether its deletion is requested; nothing may start from it then.
+             * @description Whether its deletion is requested; then nothing may start from it.
              */
             deleting: boolean;
-            /** @description Why its files are still there although its deletion was tried; absent before a failure. */
+            /** @description Failed tries to delete its files; absent before the first failure. */
             not_deleted: components["schemas"]["FailedTries"] | null;
             /**
              * Manifest
@@ -3110,13 +3110,13 @@ export interface components {
             manifest: components["schemas"]["Manifest"] | components["schemas"]["ProgramManifest"];
             /**
              * Descendants
-             * @description Jobs that were forked from it, the oldest first; at most a hundred.
+             * @description Jobs that were forked from it, oldest first; at most a hundred.
              */
             descendants: components["schemas"]["DescendantView"][];
         };
         /**
          * CheckpointFault
-         * @description What proves that a checkpoint cannot be used.
+         * @description Proof that a checkpoint is unusable.
          * @enum {string}
          */
         CheckpointFault: "not_committed" | "manifest_damaged" | "another_checkpoint" | "file_missing" | "file_size" | "file_damaged" | "metadata_refused" | "tensor_incomplete" | "load_failed" | "counters_disagree" | "linked_outside";
@@ -3138,7 +3138,7 @@ export interface components {
             checkpoint_id: string;
             /**
              * Pinned
-             * @description Whether it is kept.
+             * @description Whether it is pinned now.
              */
             pinned: boolean;
         };
@@ -3149,38 +3149,39 @@ export interface components {
         CheckpointSection: {
             /**
              * Root
-             * @description Storage root, by its name in the settings, that holds the job's checkpoints.
+             * @description Name of the storage root for the job's checkpoints, from the settings.
              * @default checkpoints
              */
             root: string;
             /**
              * Interval Steps
-             * @description Steps between two saves; only on request, on stop and at the end when 0. `auto` is 100 on
-             *     CPUs, or the nearest number that `keep_every_steps` and `keep_best_k` allow, and so it is on
-             *     GPUs where one of them counts in steps; else 0 there, and saves go by the clock.
+             * @description Steps between two saves; with 0 the job saves only on request, on stop and at the end. `auto`
+             *     on CPUs is the number nearest to 100 that `keep_every_steps` and `keep_best_k` allow. On GPUs it
+             *     is the same if retention counts steps (`keep_every_steps`, or `keep_best_k` by validation), else
+             *     0, and `interval_seconds` applies.
              * @default auto
              */
             interval_steps: number | "auto";
             /**
              * Interval Seconds
-             * @description Seconds between two saves, in addition to `interval_steps`; never by time when 0. None begins
-             *     by the clock while one is being written. `auto` is 600 on GPUs where `interval_steps` is `auto`
-             *     and comes to 0; else 0.
+             * @description Seconds between two saves, in addition to `interval_steps`; 0 disables them. No such save
+             *     starts while another is being written. `auto` is 600 on GPUs if `interval_steps` is `auto` and
+             *     resolves to 0, else 0.
              * @default auto
              */
             interval_seconds: number | "auto";
             /**
              * Preflight
-             * @description Save completely after initialisation or loading, before the first update of the weights: a
-             *     path or a disk that cannot take a checkpoint fails the job in its first step.
+             * @description Save completely before the first update of the weights, so that a path or disk that cannot
+             *     hold a checkpoint fails the job in its first step.
              * @default true
              */
             preflight: boolean;
             /**
              * Async Mode
-             * @description Whether training continues while a checkpoint is written. The tensors are copied during the
-             *     next forward and backward pass, into host memory that is allocated once; with
-             *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
+             * @description Whether training continues while a checkpoint is written. The next forward and backward pass
+             *     overlaps the copy of the tensors to host memory, which is allocated once. With
+             *     `async_with_pinned_mem` this memory is pinned, for fast copies from an accelerator. `auto` is
              *     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
              * @default auto
              * @enum {string}
@@ -3189,50 +3190,49 @@ export interface components {
             /**
              * Give Up After Seconds
              * @description How long saves may fail for a transient reason (a full or read-only disk, an I/O error, a
-             *     failing bucket) before the attempt ends. Training continues meanwhile, and each try saves the
-             *     step that is then current; a stop and the last step wait this long for their save. With 0 the
-             *     first failure ends the attempt.
+             *     failing bucket) before the attempt ends. Training continues meanwhile, and each retry saves the
+             *     current step. A stop and the last step wait this long for their save. With 0 the first failure
+             *     ends the attempt.
              * @default 3600
              */
             give_up_after_seconds: number;
             /**
              * Writers
-             * @description Ranks that write: `all` lets each write its shards, `one_replica` only the first
-             *     data-parallel replica; a number of ranks receives the shards of the others as streams. `auto` is
-             *     `all` on disks of one machine and `one_replica` on storage that machines share.
+             * @description Ranks that write. With `all` each rank writes its own shards; with `one_replica` only the
+             *     first data-parallel replica writes. With a number, that many ranks write, and receive the shards
+             *     of the others as streams. `auto` is `all` on local disks and `one_replica` on shared storage.
              * @default auto
              */
             writers: ("auto" | "all" | "one_replica") | number;
             /**
              * Staging Gib
-             * @description Ceiling of the memory that a writer uses for shards of others; goes with a number as
-             *     `writers`.
+             * @description Most memory that a writer uses for shards of other ranks; needs a number as `writers`.
              * @default 4
              */
             staging_gib: number;
             /**
              * Keep Latest K
-             * @description Newest checkpoints that are kept; all when 0.
+             * @description Number of newest checkpoints to keep; 0 keeps all.
              * @default 3
              */
             keep_latest_k: number;
             /**
              * Keep Every Steps
-             * @description Checkpoints at multiples of this step are kept for good; none for that reason when 0.
+             * @description Keep checkpoints at multiples of this step for good; 0 disables the rule.
              * @default 0
              */
             keep_every_steps: number;
             /**
              * Keep Best K
-             * @description Checkpoints with the least `keep_best_metric` that are kept in addition to the newest; none
-             *     for that reason when 0.
+             * @description Number of checkpoints with the lowest `keep_best_metric` to keep in addition to the newest;
+             *     0 disables the rule.
              * @default 0
              */
             keep_best_k: number;
             /**
              * Keep Best Metric
-             * @description Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
-             *     step's sequences, so the choice also depends on how easy they are.
+             * @description Metric that `keep_best_k` compares, at the step of each checkpoint. `train/loss` covers the
+             *     sequences of one step, so the choice also depends on how easy they are.
              * @default validation/loss
              * @enum {string}
              */
@@ -3245,38 +3245,39 @@ export interface components {
         CheckpointSectionInput: {
             /**
              * Root
-             * @description Storage root, by its name in the settings, that holds the job's checkpoints.
+             * @description Name of the storage root for the job's checkpoints, from the settings.
              * @default checkpoints
              */
             root?: string;
             /**
              * Interval Steps
-             * @description Steps between two saves; only on request, on stop and at the end when 0. `auto` is 100 on
-             *     CPUs, or the nearest number that `keep_every_steps` and `keep_best_k` allow, and so it is on
-             *     GPUs where one of them counts in steps; else 0 there, and saves go by the clock.
+             * @description Steps between two saves; with 0 the job saves only on request, on stop and at the end. `auto`
+             *     on CPUs is the number nearest to 100 that `keep_every_steps` and `keep_best_k` allow. On GPUs it
+             *     is the same if retention counts steps (`keep_every_steps`, or `keep_best_k` by validation), else
+             *     0, and `interval_seconds` applies.
              * @default auto
              */
             interval_steps?: number | "auto";
             /**
              * Interval Seconds
-             * @description Seconds between two saves, in addition to `interval_steps`; never by time when 0. None begins
-             *     by the clock while one is being written. `auto` is 600 on GPUs where `interval_steps` is `auto`
-             *     and comes to 0; else 0.
+             * @description Seconds between two saves, in addition to `interval_steps`; 0 disables them. No such save
+             *     starts while another is being written. `auto` is 600 on GPUs if `interval_steps` is `auto` and
+             *     resolves to 0, else 0.
              * @default auto
              */
             interval_seconds?: number | "auto";
             /**
              * Preflight
-             * @description Save completely after initialisation or loading, before the first update of the weights: a
-             *     path or a disk that cannot take a checkpoint fails the job in its first step.
+             * @description Save completely before the first update of the weights, so that a path or disk that cannot
+             *     hold a checkpoint fails the job in its first step.
              * @default true
              */
             preflight?: boolean;
             /**
              * Async Mode
-             * @description Whether training continues while a checkpoint is written. The tensors are copied during the
-             *     next forward and backward pass, into host memory that is allocated once; with
-             *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
+             * @description Whether training continues while a checkpoint is written. The next forward and backward pass
+             *     overlaps the copy of the tensors to host memory, which is allocated once. With
+             *     `async_with_pinned_mem` this memory is pinned, for fast copies from an accelerator. `auto` is
              *     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
              * @default auto
              * @enum {string}
@@ -3285,50 +3286,49 @@ export interface components {
             /**
              * Give Up After Seconds
              * @description How long saves may fail for a transient reason (a full or read-only disk, an I/O error, a
-             *     failing bucket) before the attempt ends. Training continues meanwhile, and each try saves the
-             *     step that is then current; a stop and the last step wait this long for their save. With 0 the
-             *     first failure ends the attempt.
+             *     failing bucket) before the attempt ends. Training continues meanwhile, and each retry saves the
+             *     current step. A stop and the last step wait this long for their save. With 0 the first failure
+             *     ends the attempt.
              * @default 3600
              */
             give_up_after_seconds?: number;
             /**
              * Writers
-             * @description Ranks that write: `all` lets each write its shards, `one_replica` only the first
-             *     data-parallel replica; a number of ranks receives the shards of the others as streams. `auto` is
-             *     `all` on disks of one machine and `one_replica` on storage that machines share.
+             * @description Ranks that write. With `all` each rank writes its own shards; with `one_replica` only the
+             *     first data-parallel replica writes. With a number, that many ranks write, and receive the shards
+             *     of the others as streams. `auto` is `all` on local disks and `one_replica` on shared storage.
              * @default auto
              */
             writers?: ("auto" | "all" | "one_replica") | number;
             /**
              * Staging Gib
-             * @description Ceiling of the memory that a writer uses for shards of others; goes with a number as
-             *     `writers`.
+             * @description Most memory that a writer uses for shards of other ranks; needs a number as `writers`.
              * @default 4
              */
             staging_gib?: number;
             /**
              * Keep Latest K
-             * @description Newest checkpoints that are kept; all when 0.
+             * @description Number of newest checkpoints to keep; 0 keeps all.
              * @default 3
              */
             keep_latest_k?: number;
             /**
              * Keep Every Steps
-             * @description Checkpoints at multiples of this step are kept for good; none for that reason when 0.
+             * @description Keep checkpoints at multiples of this step for good; 0 disables the rule.
              * @default 0
              */
             keep_every_steps?: number;
             /**
              * Keep Best K
-             * @description Checkpoints with the least `keep_best_metric` that are kept in addition to the newest; none
-             *     for that reason when 0.
+             * @description Number of checkpoints with the lowest `keep_best_metric` to keep in addition to the newest;
+             *     0 disables the rule.
              * @default 0
              */
             keep_best_k?: number;
             /**
              * Keep Best Metric
-             * @description Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
-             *     step's sequences, so the choice also depends on how easy they are.
+             * @description Metric that `keep_best_k` compares, at the step of each checkpoint. `train/loss` covers the
+             *     sequences of one step, so the choice also depends on how easy they are.
              * @default validation/loss
              * @enum {string}
              */
@@ -3381,38 +3381,38 @@ export interface components {
             files: number;
             /**
              * Layout
-             * @description Layout that wrote it; of a program, the number of its processes.
+             * @description Layout that wrote it; for a program, the number of its processes.
              */
             layout: string;
             /**
              * Dtype
-             * @description Type of the stored weights; absent where a program saved it.
+             * @description Type of the stored weights; absent if a program saved it.
              */
             dtype: string | null;
             /**
              * Save Seconds
-             * @description From the end of the step to the last byte of the data files.
+             * @description Time from the end of the step to the last byte of the data files.
              */
             save_seconds: number;
             /**
              * Stall Seconds
-             * @description Time for which training waited for the save; absent until the training loop has observed
-             *     its end, and for ever if the run ended before that.
+             * @description Time for which training waited for the save; absent until the training loop has seen its end,
+             *     and for good if the run ends before that.
              */
             stall_seconds: number | null;
             /**
              * Writers
-             * @description Ranks that wrote tensors; absent where the manifest does not name them.
+             * @description Number of ranks that wrote tensors; absent if the manifest does not name them.
              */
             writers: number | null;
             /**
              * Write Seconds
-             * @description Time of the slowest of them; `size` over it is the bandwidth of the storage.
+             * @description Time of the slowest writer; `size` divided by it is the bandwidth of the storage.
              */
             write_seconds: number | null;
             /**
              * Parent
-             * @description Checkpoint from which its attempt resumed.
+             * @description Parent checkpoint of its attempt.
              */
             parent: string | null;
             /**
@@ -3430,7 +3430,7 @@ export interface components {
             verification: components["schemas"]["Verification"] | null;
             /**
              * Pinned At
-             * @description Time since when it is pinned, which exempts it from retention; absent when it is not.
+             * @description When it was pinned, which exempts it from retention; absent if it is not pinned.
              */
             pinned_at: string | null;
             /**
@@ -3440,10 +3440,10 @@ export interface components {
             pinned_by: string | null;
             /**
              * Deleting
-             * @description Whether its deletion is requested; nothing may start from it then.
+             * @description Whether its deletion is requested; then nothing may start from it.
              */
             deleting: boolean;
-            /** @description Why its files are still there although its deletion was tried; absent before a failure. */
+            /** @description Failed tries to delete its files; absent before the first failure. */
             not_deleted: components["schemas"]["FailedTries"] | null;
         };
         /**
@@ -3452,16 +3452,15 @@ export interface components {
          *
          *     The server drops bytes that it already has. After a gap it stores nothing, and its reply names
          *     the offset at which to continue. It rejects a whole report (422) with a damaged chunk, a
-         *     partial line or an unreadable line. An unreadable line of a file that is no log and is *alone*
-         *     in its chunk is skipped and acknowledged, with an event. After a 422 a sender therefore sends
-         *     one line of these files at a time until it is past the fault, so that no line blocks it for
-         *     ever.
+         *     partial line or an unreadable line. Except in logs, an unreadable line that is *alone* in its
+         *     chunk is skipped and acknowledged, with an event. So after a 422 a sender sends these files
+         *     line by line until it is past the fault, and no line blocks it for ever.
          */
         Chunk: {
             /**
              * File
-             * @description `metrics`, `events`, `metrics:<process of a program>`, `event_files` (metrics made of them),
-             *     `artifacts` (what a node's processes logged, by name), or `log:<global rank>`.
+             * @description `metrics`, `events`, `metrics:<process of a program>`, `event_files` (metrics from them),
+             *     `artifacts` (artifacts that a node's processes logged), or `log:<global rank>`.
              */
             file: string;
             /**
@@ -3471,7 +3470,7 @@ export interface components {
             start: number;
             /**
              * End
-             * @description Offset after the last byte; all but logs end with a whole line.
+             * @description Offset after the last byte; all files except logs end with a whole line.
              */
             end: number;
             /**
@@ -3500,9 +3499,9 @@ export interface components {
             worker: components["schemas"]["WorkerIdentity"];
             /**
              * Secret
-             * @description 256 random bits in base64, new for each launch, of which the token for the reports is made:
-             *     a claim that is repeated after a lost answer has the same one, and is granted again. Absent
-             *     from claims of operations.
+             * @description 256 random bits in base64, new for each launch; the token for reports is derived from them.
+             *     A claim that is repeated after a lost answer has the same secret, and is granted again. Absent
+             *     in claims of operations.
              */
             secret?: string | null;
         };
@@ -3513,7 +3512,7 @@ export interface components {
         ClaimReply: {
             /** @description The job's spec. */
             spec: components["schemas"]["JobSpec"];
-            /** @description The attempt, without roots, which are the node's own. */
+            /** @description The attempt, without roots: each node has its own. */
             attempt: components["schemas"]["AttemptSpec"];
             /**
              * Attempt Token
@@ -3554,17 +3553,17 @@ export interface components {
         Claimed: Record<string, never>;
         /**
          * ClockReading
-         * @description The clock of a node compared with that of the database, by one heartbeat.
+         * @description Comparison of a node's clock with the database's clock, from one heartbeat.
          */
         ClockReading: {
             /**
              * Skew Seconds
-             * @description The node's clock less the database's, in the middle of the round trip.
+             * @description The node's clock minus the database's, in the middle of the round trip.
              */
             skew_seconds: number;
             /**
              * Error Seconds
-             * @description Half of the round trip: the true difference is at most so far from `skew_seconds`.
+             * @description Half of the round trip: the largest error of `skew_seconds`.
              */
             error_seconds: number;
         };
@@ -3572,45 +3571,45 @@ export interface components {
          * ClusterGoodputView
          * @description The slot-time of the cluster, or of the jobs of one project, by category.
          *
-         *     Its failures and the time of attempts are those of jobs that are not deleted.
+         *     Failures and the time of attempts exclude deleted jobs.
          */
         ClusterGoodputView: {
             /**
              * Failures
-             * @description Attempts that failed; preempted ones are none.
+             * @description Attempts that failed; preempted attempts do not count.
              */
             failures: number;
             /**
              * Mttf Seconds
-             * @description Mean time to failure: time of all attempts divided by their failures; null without one.
+             * @description Mean time to failure: time of all attempts divided by failures; null without a failure.
              */
             mttf_seconds: number | null;
             /**
              * Mttf Lower Seconds
-             * @description Time below which it does not lie, with a confidence of 95 %; null without attempts.
+             * @description Lower bound of it, with a confidence of 95 %; null without attempts.
              */
             mttf_lower_seconds: number | null;
             /**
              * Mttf Upper Seconds
-             * @description Time above which it does not lie, with a confidence of 95 %; null without a failure.
+             * @description Upper bound of it, with a confidence of 95 %; null without a failure.
              */
             mttf_upper_seconds: number | null;
             /**
              * Since
              * Format: date-time
-             * @description Beginning of the first day.
+             * @description Start of the first day.
              */
             since: string;
             /**
              * Until
              * Format: date-time
-             * @description End of the last day, or the moment of the computation, which serves a minute.
+             * @description End of the last day, or the time of the computation, which is reused for a minute.
              */
             until: string;
             /**
              * Slot Milliseconds
-             * @description Slots that the nodes had, times the time for which they had them: the exact sum of the
-             *     categories. Of a project the slots that its jobs held.
+             * @description Slots of the nodes, times the time for which they had them: the exact sum of the categories.
+             *     For a project: the slots that its jobs held.
              */
             slot_milliseconds: number;
             /**
@@ -3620,79 +3619,79 @@ export interface components {
             categories: components["schemas"]["SlotTime"][];
             /**
              * Goodput
-             * @description Productive share of the slot-time; null where there is none.
+             * @description Productive share of the slot-time; null without slot-time.
              */
             goodput: number | null;
             /**
              * Failures Per 1000 Node Days
-             * @description Failures by the days for which shares held their nodes, times 1,000; null without shares.
+             * @description Failures per 1,000 days for which shares held their nodes; null without shares.
              */
             failures_per_1000_node_days: number | null;
             /**
              * Days
-             * @description Each day, the first one first.
+             * @description The days, oldest first.
              */
             days: components["schemas"]["DayOfSlots"][];
             /**
              * Projects
-             * @description The projects whose jobs held slots, by name.
+             * @description Projects with held slots, by name.
              */
             projects: components["schemas"]["ProjectSlotTime"][];
             /**
              * Losing Jobs
-             * @description At most ten jobs, those with the most lost slot-time first.
+             * @description At most ten jobs, the most lost slot-time first.
              */
             losing_jobs: components["schemas"]["LosingJob"][];
         };
         /**
          * CodeDigests
-         * @description Digests of a model's own code.
+         * @description Digests of an own model's code.
          */
         CodeDigests: {
             /**
              * Before
-             * @description Of the code that wrote the checkpoint.
+             * @description Digest of the code that wrote the checkpoint.
              */
             before: string;
             /**
              * Now
-             * @description Of the code of this attempt.
+             * @description Digest of the code of this attempt.
              */
             now: string;
         };
         /**
          * CodeSection
-         * @description Where the program's files come from.
+         * @description Source of the program's files.
          */
         CodeSection: {
             /**
              * Folder
-             * @description A folder below a storage root, such as `data:projects/mine`, in which the ranks run. All of
-             *     them read it where it is: what changes there changes for a later attempt.
+             * @description Working folder of the ranks, below a storage root, such as `data:projects/mine`. It is not
+             *     copied: a later attempt runs the files as they are then.
              */
             folder: string | null;
             /**
              * Pack
-             * @description A pack of files on the server, by its digest, in place of `folder`. Each attempt unpacks a
-             *     copy of its own. `trainyard submit` makes one of `local`, or of `git` and `commit`.
+             * @description A pack of files on the server, by its digest, instead of `folder`. Each attempt unpacks its
+             *     own copy. `trainyard submit` makes a pack from `local`, or from `git` and `commit`.
              */
             pack: string | null;
         };
         /**
          * CodeSection
-         * @description Where the program's files come from.
+         * @description Source of the program's files.
          */
         CodeSectionInput: {
             /**
              * Folder
-             * @description A folder below a storage root, such as `data:projects/mine`, in which the ranks run. All of
-             *     them read it where it is: what changes there changes for a later attempt.
+             * @description Working folder of the ranks, below a storage root, such as `data:projects/mine`. It is not
+             *     copied: a later attempt runs the files as they are then.
              */
             folder?: string | null;
             /**
              * Pack
-             * @description A pack of files on the server, by its digest, in place of `folder`. Each attempt unpacks a
-             *     copy of its own. `trainyard submit` makes one of `local`, or of `git` and `commit`.
+             * @description A pack of files on the server, by its digest, instead of `folder`. Each attempt unpacks its
+             *     own copy. `trainyard submit` makes a pack from `local`, or from `git` and `commit`.
              */
             pack?: string | null;
         };
@@ -3723,27 +3722,27 @@ export interface components {
             first_steps: number[];
             /**
              * Min
-             * @description Least finite value of each bucket; null when it holds none.
+             * @description Lowest finite value of each bucket; null if it has none.
              */
             min: (number | null)[];
             /**
              * Max
-             * @description Greatest finite value.
+             * @description Highest finite value of each bucket.
              */
             max: (number | null)[];
             /**
              * Last
-             * @description Last finite value.
+             * @description Last finite value of each bucket.
              */
             last: (number | null)[];
             /**
              * Count
-             * @description Points in each bucket.
+             * @description Number of points in each bucket.
              */
             count: number[];
             /**
              * Non Finite
-             * @description NaN and infinite points in each bucket.
+             * @description Number of NaN and infinite points in each bucket.
              */
             non_finite: number[];
             /**
@@ -3753,8 +3752,7 @@ export interface components {
             times: (number | null)[];
             /**
              * Tokens
-             * @description Tokens trained on up to the last step of each bucket; null where `train/tokens` is not
-             *     known.
+             * @description Tokens trained on up to the last step of each bucket; null if `train/tokens` is unknown.
              */
             tokens: (number | null)[];
         };
@@ -3787,22 +3785,22 @@ export interface components {
             world_size: number;
             /**
              * Start Time
-             * @description Unix time (seconds) of the first point along the lineage; null before it.
+             * @description Unix time (seconds) of the first point on the lineage; null before the first point.
              */
             start_time: number | null;
             /**
              * Last Step
-             * @description Greatest step of the newest attempt.
+             * @description Highest step of the newest attempt.
              */
             last_step: number;
             /**
              * Names
-             * @description All metric names that the job has.
+             * @description All metric names of the job.
              */
             names: string[];
             /**
              * Curves
-             * @description The requested series of which the job has points.
+             * @description The requested series that have points.
              */
             curves: components["schemas"]["ComparedCurveView"][];
         };
@@ -3813,7 +3811,7 @@ export interface components {
         ComparisonView: {
             /**
              * Jobs
-             * @description The jobs in the order in which they were named.
+             * @description The jobs, in the order of the request.
              */
             jobs: components["schemas"]["ComparedJobView"][];
         };
@@ -3824,9 +3822,9 @@ export interface components {
         CompileSection: {
             /**
              * Enabled
-             * @description Compile each transformer block. `auto` compiles on GPUs, except own models, deterministic
-             *     runs, `full` recomputation under tensor parallelism and zero-bubble pipelines; it also compiles
-             *     where `memory_budget` or `async_tp` needs the compiler.
+             * @description Compile each transformer block. `auto` compiles on GPUs, except for own models, deterministic
+             *     runs, `full` recomputation under tensor parallelism and zero-bubble pipelines. It also compiles
+             *     if `memory_budget` or `async_tp` needs the compiler.
              * @default auto
              */
             enabled: boolean | "auto";
@@ -3845,9 +3843,9 @@ export interface components {
         CompileSectionInput: {
             /**
              * Enabled
-             * @description Compile each transformer block. `auto` compiles on GPUs, except own models, deterministic
-             *     runs, `full` recomputation under tensor parallelism and zero-bubble pipelines; it also compiles
-             *     where `memory_budget` or `async_tp` needs the compiler.
+             * @description Compile each transformer block. `auto` compiles on GPUs, except for own models, deterministic
+             *     runs, `full` recomputation under tensor parallelism and zero-bubble pipelines. It also compiles
+             *     if `memory_budget` or `async_tp` needs the compiler.
              * @default auto
              */
             enabled?: boolean | "auto";
@@ -3871,7 +3869,7 @@ export interface components {
             ok: boolean;
             /**
              * Step
-             * @description First step of the attempt, at which it was checked.
+             * @description First step of the attempt, which is the checked step.
              */
             step: number;
             /**
@@ -3888,7 +3886,7 @@ export interface components {
             exact: boolean;
             /**
              * Differs
-             * @description Of a fork from another job: changed fields that affect the result, such as `optimizer.lr:
+             * @description For a fork from another job: changed fields that affect the result, such as `optimizer.lr:
              *     0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest.
              * @default []
              */
@@ -3902,7 +3900,7 @@ export interface components {
         };
         /**
          * ContinuityCheck
-         * @description A quantity that must be continuous over a resume.
+         * @description A quantity that must be continuous across a resume.
          */
         ContinuityCheck: {
             /**
@@ -3928,7 +3926,7 @@ export interface components {
             got: string;
             /**
              * Within
-             * @description Bound of the comparison; absent where both must be equal.
+             * @description Bound of the comparison; absent if both must be equal.
              */
             within: string | null;
         };
@@ -3944,7 +3942,7 @@ export interface components {
             ok: boolean;
             /**
              * Step
-             * @description First step of the attempt, at which it was checked.
+             * @description First step of the attempt, which is the checked step.
              */
             step: number;
             /**
@@ -3961,7 +3959,7 @@ export interface components {
             exact?: boolean;
             /**
              * Differs
-             * @description Of a fork from another job: changed fields that affect the result, such as `optimizer.lr:
+             * @description For a fork from another job: changed fields that affect the result, such as `optimizer.lr:
              *     0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest.
              * @default []
              */
@@ -3980,13 +3978,13 @@ export interface components {
         CordonRequest: {
             /**
              * Reason
-             * @description Why, for those who look at the node.
+             * @description Reason, shown with the node.
              */
             reason?: string | null;
         };
         /**
          * CurveView
-         * @description One curve of a chart: buckets of one series of one attempt (or of the lineage).
+         * @description One curve of a chart: the buckets of a series in an attempt or along the lineage.
          */
         CurveView: {
             /**
@@ -4011,33 +4009,33 @@ export interface components {
             first_steps: number[];
             /**
              * Min
-             * @description Least finite value of each bucket; null when it holds none.
+             * @description Lowest finite value of each bucket; null if it has none.
              */
             min: (number | null)[];
             /**
              * Max
-             * @description Greatest finite value.
+             * @description Highest finite value of each bucket.
              */
             max: (number | null)[];
             /**
              * Last
-             * @description Last finite value.
+             * @description Last finite value of each bucket.
              */
             last: (number | null)[];
             /**
              * Count
-             * @description Points in each bucket.
+             * @description Number of points in each bucket.
              */
             count: number[];
             /**
              * Non Finite
-             * @description NaN and infinite points in each bucket.
+             * @description Number of NaN and infinite points in each bucket.
              */
             non_finite: number[];
         };
         /**
          * DataSection
-         * @description The training text and how it becomes sequences.
+         * @description The training text, and its conversion to sequences.
          */
         DataSection: {
             /**
@@ -4091,25 +4089,25 @@ export interface components {
             document_masks: boolean;
             /**
              * Max Tokens
-             * @description Use only this many tokens of the input, from its start; all of them when absent.
+             * @description Use only the first `max_tokens` tokens of the input; all when absent.
              */
             max_tokens: number | null;
             /**
              * Validation Fraction
-             * @description Share of the sequences that is held out for validation.
+             * @description Share of the sequences to hold out for validation.
              * @default 0
              */
             validation_fraction: number;
             /**
              * Prefetch Batches
-             * @description Global batches that are read ahead of the step that needs them.
+             * @description Number of global batches to read ahead.
              * @default 2
              */
             prefetch_batches: number;
         };
         /**
          * DataSection
-         * @description The training text and how it becomes sequences.
+         * @description The training text, and its conversion to sequences.
          */
         DataSectionInput: {
             /**
@@ -4163,25 +4161,25 @@ export interface components {
             document_masks?: boolean;
             /**
              * Max Tokens
-             * @description Use only this many tokens of the input, from its start; all of them when absent.
+             * @description Use only the first `max_tokens` tokens of the input; all when absent.
              */
             max_tokens?: number | null;
             /**
              * Validation Fraction
-             * @description Share of the sequences that is held out for validation.
+             * @description Share of the sequences to hold out for validation.
              * @default 0
              */
             validation_fraction?: number;
             /**
              * Prefetch Batches
-             * @description Global batches that are read ahead of the step that needs them.
+             * @description Number of global batches to read ahead.
              * @default 2
              */
             prefetch_batches?: number;
         };
         /**
          * DataState
-         * @description Position of the whole job in its data; no field depends on a rank.
+         * @description Position of the job in its data; no field depends on a rank.
          */
         DataState: {
             /**
@@ -4192,13 +4190,13 @@ export interface components {
             position: number;
             /**
              * Consumed
-             * @description Sequences that were trained on.
+             * @description Number of sequences trained on.
              * @default 0
              */
             consumed: number;
             /**
              * Skipped
-             * @description Windows of positions, start and end, that were skipped on purpose.
+             * @description Windows of positions (start, end) that were skipped on purpose.
              * @default []
              */
             skipped: [
@@ -4230,7 +4228,7 @@ export interface components {
             slot_milliseconds: number;
             /**
              * Categories
-             * @description The categories that have time.
+             * @description The categories that have time; they sum to `slot_milliseconds`.
              */
             categories: components["schemas"]["SlotTime"][];
         };
@@ -4273,12 +4271,12 @@ export interface components {
             pid: number;
             /**
              * Memory Bytes
-             * @description Memory of the device that it holds; null where the driver gives none.
+             * @description Device memory that it holds; null if the driver does not report it.
              */
             memory_bytes: number | null;
             /**
              * User
-             * @description Its user; null where the worker sees no such process, as from inside a container.
+             * @description Its user; null if the worker cannot see the process, as from inside a container.
              */
             user: string | null;
             /**
@@ -4299,12 +4297,12 @@ export interface components {
             pid: number;
             /**
              * Memory Bytes
-             * @description Memory of the device that it holds; null where the driver gives none.
+             * @description Device memory that it holds; null if the driver does not report it.
              */
             memory_bytes?: number | null;
             /**
              * User
-             * @description Its user; null where the worker sees no such process, as from inside a container.
+             * @description Its user; null if the worker cannot see the process, as from inside a container.
              */
             user?: string | null;
             /**
@@ -4315,7 +4313,7 @@ export interface components {
         };
         /**
          * Difference
-         * @description A field whose value differs between two specs.
+         * @description A field that differs between two specs.
          */
         Difference: {
             /**
@@ -4330,13 +4328,13 @@ export interface components {
             before: unknown;
             /**
              * After
-             * @description Value in the second one.
+             * @description Value in the second spec.
              */
             after: unknown;
         };
         /**
          * DiskSample
-         * @description Room of one folder's file system.
+         * @description Space of one folder's file system.
          */
         DiskSample: {
             /**
@@ -4351,13 +4349,13 @@ export interface components {
             total_bytes: number;
             /**
              * Free Bytes
-             * @description Room for an ordinary user.
+             * @description Space that an ordinary user can use.
              */
             free_bytes: number;
         };
         /**
          * DiskSample
-         * @description Room of one folder's file system.
+         * @description Space of one folder's file system.
          */
         DiskSampleInput: {
             /**
@@ -4372,7 +4370,7 @@ export interface components {
             total_bytes: number;
             /**
              * Free Bytes
-             * @description Room for an ordinary user.
+             * @description Space that an ordinary user can use.
              */
             free_bytes: number;
         };
@@ -4383,7 +4381,7 @@ export interface components {
         Drain: {
             /**
              * Running
-             * @description Effect on the attempts there.
+             * @description Effect on its attempts.
              * @enum {string}
              */
             running: "move" | "finish";
@@ -4400,7 +4398,7 @@ export interface components {
             at: string;
             /**
              * Reasons
-             * @description Why; where the server gave the order, what made the node unreliable.
+             * @description Reasons; if the server gave the order, why the node is unreliable.
              * @default []
              */
             reasons: string[];
@@ -4412,8 +4410,8 @@ export interface components {
         DrainRequest: {
             /**
              * Running
-             * @description Effect on the attempts there: `move` saves them at the next step boundary and resumes them
-             *     on other nodes, `finish` lets them run to their end.
+             * @description Effect on its attempts: `move` saves them at the next step boundary and resumes them on other
+             *     nodes, `finish` lets them run to their end.
              * @default move
              * @enum {string}
              */
@@ -4421,7 +4419,7 @@ export interface components {
         };
         /**
          * EndedJobsReply
-         * @description Which of the jobs need none of their run directories.
+         * @description Jobs that no longer need their run directories.
          */
         EndedJobsReply: {
             /**
@@ -4432,7 +4430,7 @@ export interface components {
         };
         /**
          * EndedJobsRequest
-         * @description Jobs that a node has run directories of.
+         * @description Jobs with run directories on a node.
          */
         EndedJobsRequest: {
             /**
@@ -4459,7 +4457,7 @@ export interface components {
         EngineJob: {
             /**
              * Request Id
-             * @description The request that the job's name has.
+             * @description The request, from the job's name.
              */
             request_id: string;
             /**
@@ -4475,8 +4473,8 @@ export interface components {
             state: "unknown" | "pending" | "running" | "completing" | "ended";
             /**
              * Gone
-             * @description The engine's word that no process of the job is left: a proof, as the end of a node's
-             *     processes is. Never set for `unknown`.
+             * @description Whether the engine reports that no process of the job is left. This is a proof, as is the end
+             *     of a node's processes. Never set for `unknown`.
              * @default false
              */
             gone?: boolean;
@@ -4493,13 +4491,13 @@ export interface components {
             starts_at?: number | null;
             /**
              * Ends At
-             * @description Expected or actual end; limits change, so that this may too.
+             * @description Expected or actual end; it may change with the engine's limits.
              */
             ends_at?: number | null;
             /**
              * Nodes
-             * @description Its nodes that have begun. An index may have several instances: one that runs, and those
-             *     before it with `gone` where the engine proves that.
+             * @description Its nodes that have started. An index may have several instances: a running one, and earlier
+             *     ones, which have `gone` if the engine proves that.
              * @default []
              */
             nodes?: components["schemas"]["EngineNode"][];
@@ -4516,7 +4514,7 @@ export interface components {
             index: number;
             /**
              * Instance
-             * @description The engine's name of this life of the pilot: another one after a requeue or a new pod.
+             * @description The engine's name of this run of the pilot; a requeue or a new pod has another name.
              */
             instance: string;
             /**
@@ -4527,106 +4525,106 @@ export interface components {
             host?: string;
             /**
              * Addresses
-             * @description Addresses of the machine or pod; empty where the engine does not name them.
+             * @description Addresses of the machine or pod; empty if the engine does not report them.
              * @default []
              */
             addresses?: string[];
             /**
              * Gone
-             * @description The engine's word that no process of this instance is left: a proof, also while others of
-             *     the job run. An instance that is no longer listed is not proved gone by that.
+             * @description Whether the engine reports that no process of this instance is left. This is a proof, even
+             *     while other instances of the job run; a missing instance is not proved gone.
              * @default false
              */
             gone?: boolean;
         };
         /**
          * EnvironmentSection
-         * @description The interpreter and packages with which the program runs.
+         * @description Interpreter and packages of the program.
          */
         EnvironmentSection: {
             /**
              * Prefix
              * @description A venv or a conda environment below a storage root, such as `data:envs/mine`. Its scripts
-             *     hold its path, so every node needs it where it was made. Without `prefix`,
-             *     `lock` and `container` the worker's own interpreter and packages are used.
+             *     contain its path, so every node needs it at the path where it was created. Without `prefix`,
+             *     `lock` and `container` the program runs with the worker's own interpreter and packages.
              */
             prefix: string | null;
             /**
              * Lock
-             * @description A `uv.lock` next to its `pyproject.toml`, or a `.txt` of pip's requirements with hashes,
-             *     inside the code. Its packages are installed once for each storage root, by an operation on a
-             *     node with the label `network=true`; jobs wait for it.
+             * @description A file of the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with hashes
+             *     (`.txt`). An operation on a node with the label `network=true` installs the packages once for
+             *     each storage root; jobs wait for it.
              */
             lock: string | null;
             /**
              * Python
-             * @description Version of the interpreter for the packages of `lock`, such as `3.12`, which the nodes need
-             *     to have; that of the worker when absent.
+             * @description Python version for the packages of `lock`, such as `3.12`; the worker's own when absent. The
+             *     nodes need this interpreter.
              */
             python: string | null;
             /**
              * Root
-             * @description Storage root in whose folder `environments` the packages of `lock` are installed; that of the
-             *     checkpoints when absent.
+             * @description Storage root for the packages of `lock`, which go into its folder `environments`; the root of
+             *     the checkpoints when absent.
              */
             root: string | null;
             /**
              * Container
-             * @description An image below a storage root in which the command of each rank runs: one of Apptainer, such
-             *     as `data:images/mine.sif`, or an archive that Podman loads, such as `data:images/mine.tar`.
-             *     `torchrun` is the worker's own, outside of it.
+             * @description Container image for the command of each rank, below a storage root: an Apptainer image, such
+             *     as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`. `torchrun`
+             *     is the worker's own and runs outside the container.
              */
             container: string | null;
             /**
              * Modules
-             * @description Environment modules of the nodes, such as `cuda/12.4`, in the order in which they are loaded
-             *     (`module load`). Variables of `env` override theirs.
+             * @description Environment modules of the nodes to load, in this order (`module load`), such as `cuda/12.4`.
+             *     Variables of `env` override theirs.
              * @default []
              */
             modules: string[];
         };
         /**
          * EnvironmentSection
-         * @description The interpreter and packages with which the program runs.
+         * @description Interpreter and packages of the program.
          */
         EnvironmentSectionInput: {
             /**
              * Prefix
              * @description A venv or a conda environment below a storage root, such as `data:envs/mine`. Its scripts
-             *     hold its path, so every node needs it where it was made. Without `prefix`,
-             *     `lock` and `container` the worker's own interpreter and packages are used.
+             *     contain its path, so every node needs it at the path where it was created. Without `prefix`,
+             *     `lock` and `container` the program runs with the worker's own interpreter and packages.
              */
             prefix?: string | null;
             /**
              * Lock
-             * @description A `uv.lock` next to its `pyproject.toml`, or a `.txt` of pip's requirements with hashes,
-             *     inside the code. Its packages are installed once for each storage root, by an operation on a
-             *     node with the label `network=true`; jobs wait for it.
+             * @description A file of the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with hashes
+             *     (`.txt`). An operation on a node with the label `network=true` installs the packages once for
+             *     each storage root; jobs wait for it.
              */
             lock?: string | null;
             /**
              * Python
-             * @description Version of the interpreter for the packages of `lock`, such as `3.12`, which the nodes need
-             *     to have; that of the worker when absent.
+             * @description Python version for the packages of `lock`, such as `3.12`; the worker's own when absent. The
+             *     nodes need this interpreter.
              */
             python?: string | null;
             /**
              * Root
-             * @description Storage root in whose folder `environments` the packages of `lock` are installed; that of the
-             *     checkpoints when absent.
+             * @description Storage root for the packages of `lock`, which go into its folder `environments`; the root of
+             *     the checkpoints when absent.
              */
             root?: string | null;
             /**
              * Container
-             * @description An image below a storage root in which the command of each rank runs: one of Apptainer, such
-             *     as `data:images/mine.sif`, or an archive that Podman loads, such as `data:images/mine.tar`.
-             *     `torchrun` is the worker's own, outside of it.
+             * @description Container image for the command of each rank, below a storage root: an Apptainer image, such
+             *     as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`. `torchrun`
+             *     is the worker's own and runs outside the container.
              */
             container?: string | null;
             /**
              * Modules
-             * @description Environment modules of the nodes, such as `cuda/12.4`, in the order in which they are loaded
-             *     (`module load`). Variables of `env` override theirs.
+             * @description Environment modules of the nodes to load, in this order (`module load`), such as `cuda/12.4`.
+             *     Variables of `env` override theirs.
              * @default []
              */
             modules?: string[];
@@ -4646,13 +4644,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "attempt_ended";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -4692,13 +4690,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "cancel_requested";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -4738,13 +4736,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "checkpoint_committed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -4784,13 +4782,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "checkpoint_damaged";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -4830,13 +4828,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "checkpoint_pinned";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -4876,13 +4874,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "claimed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -4922,13 +4920,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "continuity_checked";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -4968,13 +4966,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "imported";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5014,13 +5012,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "job_deleted";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5060,13 +5058,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "job_ended";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5106,13 +5104,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "line_skipped";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5152,13 +5150,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "metrics_dropped";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5198,13 +5196,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "nodes_released";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5244,13 +5242,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "nodes_requested";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5290,13 +5288,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_drained";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5336,13 +5334,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_ended";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5382,13 +5380,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_labeled";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5428,13 +5426,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_offline";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5474,13 +5472,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_online";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5520,13 +5518,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_registered";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5566,13 +5564,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "operation_ended";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5612,13 +5610,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "operation_queued";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5658,13 +5656,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "operation_started";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5704,13 +5702,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "output_dropped";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5750,13 +5748,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "placed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5796,13 +5794,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "priority_changed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5842,13 +5840,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "project_changed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5888,13 +5886,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "queued";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5934,13 +5932,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "reachable";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -5980,13 +5978,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "request_answered";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6026,13 +6024,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "resumed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6072,13 +6070,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "resume_requested";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6118,13 +6116,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "rolled_back";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6164,13 +6162,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "running";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6210,13 +6208,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "save_failed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6256,13 +6254,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "shell_closed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6302,13 +6300,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "shell_opened";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6348,13 +6346,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "size_changed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6394,13 +6392,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "source_changed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6440,13 +6438,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "stop_agreed";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6486,13 +6484,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "stop_requested";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6532,13 +6530,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "straggler_found";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6578,13 +6576,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "straggler_gone";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6624,13 +6622,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "submitted";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6670,13 +6668,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "unreachable";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6716,13 +6714,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "weights_loaded";
             /**
              * Job Id
-             * @description Job that it happened to.
+             * @description Job of the event.
              */
             job_id: string | null;
             /**
@@ -6750,7 +6748,7 @@ export interface components {
         };
         /**
          * Evidence
-         * @description A figure of the records on which a finding rests.
+         * @description A recorded figure that supports a finding.
          */
         Evidence: {
             /**
@@ -6771,12 +6769,12 @@ export interface components {
         };
         /**
          * ExitRecord
-         * @description `exit.json`: the supervisor's record of how the node's share of the attempt ended.
+         * @description `exit.json`: the supervisor's record of the end of its node's share of the attempt.
          */
         ExitRecord: {
             /**
              * Outcome
-             * @description How it ended, from the trainer's outcome, the ranks' ends and the orders given.
+             * @description How it ended, from the trainer's outcome, the ranks' exits and the orders.
              * @enum {string}
              */
             outcome: "succeeded" | "stopped" | "failed" | "cancelled";
@@ -6784,7 +6782,7 @@ export interface components {
             failure: components["schemas"]["FailureInput"] | null;
             /**
              * Ranks
-             * @description The ranks whose end was seen, in order of time.
+             * @description Observed exits of ranks, in order of time.
              */
             ranks: components["schemas"]["RankExit"][];
             /**
@@ -6794,20 +6792,20 @@ export interface components {
             time: number;
             /**
              * Positions
-             * @description Where the ranks were when the attempt had made no progress for most of the limit of a hang;
-             *     empty without such a silence at the end.
+             * @description Positions of the ranks after a silence of most of the hang limit; empty without such a
+             *     silence at the end.
              * @default []
              */
             positions?: components["schemas"]["RankPosition"][];
             /**
              * False Alarms
-             * @description Silences so long that were followed by progress.
+             * @description Number of such silences that progress followed.
              * @default 0
              */
             false_alarms?: number;
             /**
              * Unreported Commit
-             * @description Whether global rank 0 may have committed a checkpoint whose event it did not write.
+             * @description Whether global rank 0 may have committed a checkpoint without writing its event.
              * @default false
              */
             unreported_commit?: boolean;
@@ -6819,7 +6817,7 @@ export interface components {
         ExportRequest: {
             /**
              * Dtype
-             * @description Type of the written weights; that of the stored ones when absent.
+             * @description Type of the written weights; the stored type when absent.
              */
             dtype?: ("float32" | "bfloat16" | "float16") | null;
             /**
@@ -6829,12 +6827,12 @@ export interface components {
             root?: string | null;
             /**
              * Name
-             * @description Its folder, in `exports` beneath the root; the checkpoint's id and the type when absent.
+             * @description Its folder, in `exports` below the root; the checkpoint's id and the type when absent.
              */
             name?: string | null;
             /**
              * Shard Gib
-             * @description Largest size of the tensors in one file; a larger tensor has a file of its own.
+             * @description Largest total size of the tensors in one file; a larger tensor has its own file.
              * @default 4
              */
             shard_gib?: number;
@@ -6883,7 +6881,7 @@ export interface components {
             root: string;
             /**
              * Name
-             * @description Its folder, in `exports` beneath that root.
+             * @description Its folder, in `exports` below that root.
              */
             name: string;
             /**
@@ -6894,19 +6892,19 @@ export interface components {
             dtype: "float32" | "bfloat16" | "float16";
             /**
              * Shard Gib
-             * @description Largest size of the tensors in one file; a larger tensor has a file of its own.
+             * @description Largest total size of the tensors in one file; a larger tensor has its own file.
              * @default 4
              */
             shard_gib: number;
             /**
              * Tokenizer
-             * @description The Hugging Face tokenizer to export with them; absent for the byte tokenizer.
+             * @description Hugging Face tokenizer to export with the weights; absent for the byte tokenizer.
              */
             tokenizer: string | null;
         };
         /**
          * FactOwner
-         * @description A job whose facts are compared.
+         * @description A job in a comparison of facts.
          */
         FactOwner: {
             /**
@@ -6922,7 +6920,7 @@ export interface components {
         };
         /**
          * FactRow
-         * @description A value in which jobs differ.
+         * @description A value that differs between jobs.
          */
         FactRow: {
             /**
@@ -6932,7 +6930,7 @@ export interface components {
             name: string;
             /**
              * Values
-             * @description The value of each job, in the order of the jobs; null where it has none.
+             * @description The value of each job, in the order of the jobs; null for a job without it.
              */
             values: (boolean | number | string | null)[];
         };
@@ -6943,22 +6941,22 @@ export interface components {
         FactsComparison: {
             /**
              * Jobs
-             * @description The jobs in the order in which they were named.
+             * @description The jobs, in the order of the request.
              */
             jobs: components["schemas"]["FactOwner"][];
             /**
              * Config
-             * @description Values of the configuration in which they differ.
+             * @description Values of the configuration that differ.
              */
             config: components["schemas"]["FactRow"][];
             /**
              * Summary
-             * @description Values of the summary in which they differ.
+             * @description Values of the summary that differ.
              */
             summary: components["schemas"]["FactRow"][];
             /**
              * Same
-             * @description Number of the values that all of them share.
+             * @description Number of values that are the same in all jobs.
              */
             same: number;
         };
@@ -6969,23 +6967,23 @@ export interface components {
         FactsStored: {
             /**
              * Config
-             * @description Values of its configuration.
+             * @description Number of values in its configuration.
              */
             config: number;
             /**
              * Summary
-             * @description Values of its summary.
+             * @description Number of values in its summary.
              */
             summary: number;
         };
         /**
          * FailedTries
-         * @description Failures in a row of an operation that is repeated.
+         * @description Consecutive failures of a repeated operation.
          */
         FailedTries: {
             /**
              * Count
-             * @description How many there were.
+             * @description Number of failures.
              */
             count: number;
             /**
@@ -7001,23 +6999,23 @@ export interface components {
             reason: string;
             /**
              * Next At
-             * @description When it is tried again, at the earliest; absent where that is at once.
+             * @description Earliest time of the next try; absent if it is now.
              */
             next_at: string | null;
         };
         /**
          * Failure
-         * @description The first failure of an attempt, as `error.json` and the server keep it.
+         * @description The first failure of an attempt, as stored in `error.json` and on the server.
          */
         Failure: {
-            /** @description What kind of failure it is. */
+            /** @description Kind of the failure. */
             reason: components["schemas"]["FailureReason"];
             /**
              * Message
-             * @description One or two sentences: what was given, what was needed, which path or field.
+             * @description One or two sentences: the given value, the needed one, the path or field.
              */
             message: string;
-            /** @description What helps; the usual remedy for the reason where the writer named none. */
+            /** @description The remedy; the usual one for the reason if the writer named none. */
             remedy: components["schemas"]["Remedy"];
             /**
              * Rank
@@ -7041,17 +7039,17 @@ export interface components {
             exit_code: number | null;
             /**
              * Step
-             * @description Step at which it happened.
+             * @description Step of the failure.
              */
             step: number | null;
             /**
              * Path
-             * @description File or folder that was at fault.
+             * @description File or folder at fault.
              */
             path: string | null;
             /**
              * Metric
-             * @description Metric that a guard found bad, such as `train/grad_norm`.
+             * @description Metric that a guard judged bad, such as `train/grad_norm`.
              */
             metric: string | null;
             /**
@@ -7063,42 +7061,42 @@ export interface components {
             bad_window: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
-             * @description Whether another attempt may follow without using up the retry budget, whatever the reason:
-             *     nothing of the job was at fault.
+             * @description Whether another attempt may follow without using up the retry budget, for any reason: the job
+             *     was not at fault.
              * @default false
              */
             free_retry: boolean;
             /**
              * Node At Fault
-             * @description Whether the failure counts against the node that it names: a worker, a supervisor or torchrun
-             *     failed there. Ranks and their check leave it unset; `node_lost` counts without it.
+             * @description Whether the failure counts against its node: a worker, a supervisor or torchrun failed there.
+             *     Ranks and their check leave it unset; `node_lost` counts without it.
              * @default false
              */
             node_at_fault: boolean;
-            /** @description What took the memory, where it ran out. */
+            /** @description Use of the memory, if it ran out. */
             memory: components["schemas"]["MemoryUse"] | null;
             /** @description The checkpoint that could not be loaded, if one was at fault. */
             load: components["schemas"]["LoadFailure"] | null;
             /**
              * Environment
-             * @description Digest of the environment that the program needs and its storage root lacks: it is built
-             *     before the next attempt.
+             * @description Digest of the program's environment if its storage root lacks it: it is built before the next
+             *     attempt.
              */
             environment: string | null;
         };
         /**
          * Failure
-         * @description The first failure of an attempt, as `error.json` and the server keep it.
+         * @description The first failure of an attempt, as stored in `error.json` and on the server.
          */
         FailureInput: {
-            /** @description What kind of failure it is. */
+            /** @description Kind of the failure. */
             reason: components["schemas"]["FailureReason"];
             /**
              * Message
-             * @description One or two sentences: what was given, what was needed, which path or field.
+             * @description One or two sentences: the given value, the needed one, the path or field.
              */
             message: string;
-            /** @description What helps; the usual remedy for the reason where the writer named none. */
+            /** @description The remedy; the usual one for the reason if the writer named none. */
             remedy?: components["schemas"]["RemedyInput"];
             /**
              * Rank
@@ -7122,17 +7120,17 @@ export interface components {
             exit_code?: number | null;
             /**
              * Step
-             * @description Step at which it happened.
+             * @description Step of the failure.
              */
             step?: number | null;
             /**
              * Path
-             * @description File or folder that was at fault.
+             * @description File or folder at fault.
              */
             path?: string | null;
             /**
              * Metric
-             * @description Metric that a guard found bad, such as `train/grad_norm`.
+             * @description Metric that a guard judged bad, such as `train/grad_norm`.
              */
             metric?: string | null;
             /**
@@ -7144,26 +7142,26 @@ export interface components {
             bad_window?: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
-             * @description Whether another attempt may follow without using up the retry budget, whatever the reason:
-             *     nothing of the job was at fault.
+             * @description Whether another attempt may follow without using up the retry budget, for any reason: the job
+             *     was not at fault.
              * @default false
              */
             free_retry?: boolean;
             /**
              * Node At Fault
-             * @description Whether the failure counts against the node that it names: a worker, a supervisor or torchrun
-             *     failed there. Ranks and their check leave it unset; `node_lost` counts without it.
+             * @description Whether the failure counts against its node: a worker, a supervisor or torchrun failed there.
+             *     Ranks and their check leave it unset; `node_lost` counts without it.
              * @default false
              */
             node_at_fault?: boolean;
-            /** @description What took the memory, where it ran out. */
+            /** @description Use of the memory, if it ran out. */
             memory?: components["schemas"]["MemoryUse"] | null;
             /** @description The checkpoint that could not be loaded, if one was at fault. */
             load?: components["schemas"]["LoadFailure"] | null;
             /**
              * Environment
-             * @description Digest of the environment that the program needs and its storage root lacks: it is built
-             *     before the next attempt.
+             * @description Digest of the program's environment if its storage root lacks it: it is built before the next
+             *     attempt.
              */
             environment?: string | null;
         };
@@ -7197,7 +7195,7 @@ export interface components {
             step: number;
             /**
              * Start Step
-             * @description Completed steps with which the new job starts.
+             * @description Completed steps of the new job at its start.
              */
             start_step: number;
             /**
@@ -7207,7 +7205,7 @@ export interface components {
             parts: components["schemas"]["CheckpointPart"][];
             /**
              * Guarantees
-             * @description Which aspects continue exactly and which do not, each in a sentence.
+             * @description Whether each aspect continues exactly, with a sentence.
              */
             guarantees: components["schemas"]["Guarantee"][];
         };
@@ -7216,7 +7214,7 @@ export interface components {
          * @description Answer to fork.
          */
         ForkReply: {
-            /** @description Preview of the new job; absent for a repeated request whose checkpoint was deleted since. */
+            /** @description Preview of the new job; absent in a repeated request if the checkpoint was deleted since. */
             preview: components["schemas"]["ForkPreview"] | null;
             /** @description The new job; absent after a dry run. */
             job: components["schemas"]["JobView"] | null;
@@ -7228,7 +7226,7 @@ export interface components {
         ForkRequest: {
             /**
              * Name
-             * @description Name of the new job; that of the other one and `-fork` when absent.
+             * @description Name of the new job; the other job's name with `-fork` when absent.
              */
             name?: string | null;
             /**
@@ -7258,22 +7256,22 @@ export interface components {
         GoodputView: {
             /**
              * Failures
-             * @description Attempts that failed; preempted ones are none.
+             * @description Attempts that failed; preempted attempts do not count.
              */
             failures: number;
             /**
              * Mttf Seconds
-             * @description Mean time to failure: time of all attempts divided by their failures; null without one.
+             * @description Mean time to failure: time of all attempts divided by failures; null without a failure.
              */
             mttf_seconds: number | null;
             /**
              * Mttf Lower Seconds
-             * @description Time below which it does not lie, with a confidence of 95 %; null without attempts.
+             * @description Lower bound of it, with a confidence of 95 %; null without attempts.
              */
             mttf_lower_seconds: number | null;
             /**
              * Mttf Upper Seconds
-             * @description Time above which it does not lie, with a confidence of 95 %; null without a failure.
+             * @description Upper bound of it, with a confidence of 95 %; null without a failure.
              */
             mttf_upper_seconds: number | null;
             /**
@@ -7290,12 +7288,12 @@ export interface components {
             /**
              * Until
              * Format: date-time
-             * @description End of the job; the moment of the answer while it has none.
+             * @description End of the job; the time of the answer while it has not ended.
              */
             until: string;
             /**
              * Wall Milliseconds
-             * @description Time between the two: the exact sum of the categories.
+             * @description Time from `since` to `until`: the exact sum of the categories.
              */
             wall_milliseconds: number;
             /**
@@ -7305,14 +7303,14 @@ export interface components {
             categories: components["schemas"]["CategoryTime"][];
             /**
              * Goodput
-             * @description Productive share of the wall time; null where there is no wall time, and where steps were
-             *     reported without the time of any, as by a program that does not log `perf/step_seconds`.
+             * @description Productive share of the wall time. Null without wall time, and if steps were reported without
+             *     their times, as by a program that does not log `perf/step_seconds`.
              */
             goodput: number | null;
             /**
              * Ettr
-             * @description Effective training time ratio; null before the job could run for a millisecond, and where
-             *     `goodput` is.
+             * @description Effective training time ratio; null before the job could run for a millisecond, and if
+             *     `goodput` is null.
              */
             ettr: number | null;
         };
@@ -7340,66 +7338,66 @@ export interface components {
         };
         /**
          * GuardSection
-         * @description What happens when training goes wrong without crashing.
+         * @description Reaction to training that goes wrong without a crash.
          */
         GuardSection: {
             /**
              * Non Finite Loss
-             * @description On a loss or gradient norm that is NaN or infinite.
+             * @description Action on a loss or gradient norm that is NaN or infinite.
              * @default stop
              * @enum {string}
              */
             non_finite_loss: "stop" | "rollback" | "ignore";
             /**
              * Loss Spike
-             * @description On a loss far above its recent course.
+             * @description Action on a loss far above its recent values.
              * @default ignore
              * @enum {string}
              */
             loss_spike: "stop" | "rollback" | "ignore";
             /**
              * Spike Factor
-             * @description Standard deviations above the mean of the last logged losses that count as a spike.
+             * @description A loss this many standard deviations above the mean of the last logged losses is a spike.
              * @default 3
              */
             spike_factor: number;
             /**
              * Hang Seconds
-             * @description Silence of the trainer's heartbeat while training that counts as a hang; other phases have
-             *     limits of their own, never below this one.
+             * @description Silence of the trainer's heartbeat that counts as a hang during training. Other phases have
+             *     their own limits, never below this one.
              * @default 600
              */
             hang_seconds: number;
         };
         /**
          * GuardSection
-         * @description What happens when training goes wrong without crashing.
+         * @description Reaction to training that goes wrong without a crash.
          */
         GuardSectionInput: {
             /**
              * Non Finite Loss
-             * @description On a loss or gradient norm that is NaN or infinite.
+             * @description Action on a loss or gradient norm that is NaN or infinite.
              * @default stop
              * @enum {string}
              */
             non_finite_loss?: "stop" | "rollback" | "ignore";
             /**
              * Loss Spike
-             * @description On a loss far above its recent course.
+             * @description Action on a loss far above its recent values.
              * @default ignore
              * @enum {string}
              */
             loss_spike?: "stop" | "rollback" | "ignore";
             /**
              * Spike Factor
-             * @description Standard deviations above the mean of the last logged losses that count as a spike.
+             * @description A loss this many standard deviations above the mean of the last logged losses is a spike.
              * @default 3
              */
             spike_factor?: number;
             /**
              * Hang Seconds
-             * @description Silence of the trainer's heartbeat while training that counts as a hang; other phases have
-             *     limits of their own, never below this one.
+             * @description Silence of the trainer's heartbeat that counts as a hang during training. Other phases have
+             *     their own limits, never below this one.
              * @default 600
              */
             hang_seconds?: number;
@@ -7442,17 +7440,17 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description Isolation of ranks from the node's own files: `user`, a Unix user for each attempt;
-             *     `namespace`, the same with users of a user namespace; or `none`, where code of a job can read
-             *     the node's token.
+             * @description Isolation of ranks from the node's own files. `user`: a Unix user for each attempt.
+             *     `namespace`: the same with users of a user namespace. `none`: code of a job can read the node's
+             *     token.
              * @default none
              * @enum {string}
              */
             isolation: "user" | "namespace" | "none";
             /**
              * Accelerators
-             * @description The device of each slot, in the order of the slots; empty on a node of CPU slots, and for a
-             *     worker that does not list them.
+             * @description The device of each slot, in the order of the slots; empty on a node with CPU slots, and from
+             *     a worker that does not list devices.
              * @default []
              */
             accelerators: components["schemas"]["Accelerator"][];
@@ -7464,7 +7462,7 @@ export interface components {
         };
         /**
          * HardwareCalibration
-         * @description What finished runs taught of a kind of hardware.
+         * @description Calibration of a kind of hardware from finished runs.
          */
         HardwareCalibration: {
             /**
@@ -7476,10 +7474,10 @@ export interface components {
             /**
              * Fitted At
              * Format: date-time
-             * @description When the newest run was learned from.
+             * @description When the newest run was included.
              */
             fitted_at: string;
-            /** @description Coefficients, and how far they are off the runs. */
+            /** @description Coefficients, and their error on the runs. */
             calibration: components["schemas"]["Calibration"];
         };
         /**
@@ -7520,17 +7518,17 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description Isolation of ranks from the node's own files: `user`, a Unix user for each attempt;
-             *     `namespace`, the same with users of a user namespace; or `none`, where code of a job can read
-             *     the node's token.
+             * @description Isolation of ranks from the node's own files. `user`: a Unix user for each attempt.
+             *     `namespace`: the same with users of a user namespace. `none`: code of a job can read the node's
+             *     token.
              * @default none
              * @enum {string}
              */
             isolation?: "user" | "namespace" | "none";
             /**
              * Accelerators
-             * @description The device of each slot, in the order of the slots; empty on a node of CPU slots, and for a
-             *     worker that does not list them.
+             * @description The device of each slot, in the order of the slots; empty on a node with CPU slots, and from
+             *     a worker that does not list devices.
              * @default []
              */
             accelerators?: components["schemas"]["AcceleratorInput"][];
@@ -7545,7 +7543,7 @@ export interface components {
          * @description `heartbeat.json`: proof that the trainer makes progress, and its phase.
          */
         Heartbeat: {
-            /** @description What it is busy with. */
+            /** @description Current activity. */
             phase: components["schemas"]["Phase"];
             /**
              * Step
@@ -7559,66 +7557,67 @@ export interface components {
             time: number;
             /**
              * Steps
-             * @description Steps in all, where a program reports them.
+             * @description Total steps, if a program reports them.
              */
             steps?: number | null;
             /**
              * Answers
-             * @description What a program carries out: it has called `should_stop`, `should_save` or `request`.
+             * @description Orders and requests that a program supports, by its calls of `should_stop`, `should_save` and
+             *     `request`.
              * @default []
              */
             answers?: ("stop" | "save" | "profile" | "memory_snapshot")[];
         };
         /**
          * Hindrance
-         * @description What takes time from training; docs/advice.md has the rule of each.
+         * @description Cause of lost training time; docs/advice.md has the rule of each.
          * @enum {string}
          */
         Hindrance: "data_wait" | "collectives" | "straggler" | "saves" | "lost_steps" | "compilation" | "recompilation" | "garbage_collection" | "validation" | "startup" | "small_micro_batches" | "full_memory";
         /**
          * HistogramView
-         * @description Values, folded to bins of equal width.
+         * @description Counts of values in bins of equal width.
          */
         HistogramView: {
             /**
              * Edges
-             * @description Edges of the bins, rising; one more than there are bins, or none without a finite value.
+             * @description Ascending edges of the bins, one more than bins; empty without a finite value.
              */
             edges: number[];
             /**
              * Counts
-             * @description Finite values of each bin; the last bin includes its upper edge.
+             * @description Number of finite values in each bin; the last bin includes its upper edge.
              */
             counts: number[];
             /**
              * Nan
-             * @description Values that are NaN.
+             * @description Number of NaN values.
              */
             nan: number;
             /**
              * Positive Infinity
-             * @description Values that are infinity.
+             * @description Number of infinite values.
              */
             positive_infinity: number;
             /**
              * Negative Infinity
-             * @description Values that are minus infinity.
+             * @description Number of values of minus infinity.
              */
             negative_infinity: number;
         };
         /**
          * HostSample
-         * @description How the machine, or the container of the worker, fares.
+         * @description State of the machine, or of the worker's container.
          */
         HostSample: {
             /**
              * Load
-             * @description Processes that run or wait for a core, as a mean over one minute; of the machine.
+             * @description Processes of the machine that run or wait for a core, as a mean over one minute.
              */
             load: number;
             /**
              * Memory Bytes
-             * @description Memory: the limit of the worker's cgroup, or that of the machine.
+             * @description Memory: the limit of the worker's cgroup, or the machine's memory.
              */
             memory_bytes: number;
             /**
@@ -7628,24 +7627,24 @@ export interface components {
             memory_used_bytes: number;
             /**
              * Disks
-             * @description Room of the storage roots that are folders, and of the node's own folder.
+             * @description Space of the storage roots that are folders, and of the node's own folder.
              * @default []
              */
             disks: components["schemas"]["DiskSample"][];
         };
         /**
          * HostSample
-         * @description How the machine, or the container of the worker, fares.
+         * @description State of the machine, or of the worker's container.
          */
         HostSampleInput: {
             /**
              * Load
-             * @description Processes that run or wait for a core, as a mean over one minute; of the machine.
+             * @description Processes of the machine that run or wait for a core, as a mean over one minute.
              */
             load: number;
             /**
              * Memory Bytes
-             * @description Memory: the limit of the worker's cgroup, or that of the machine.
+             * @description Memory: the limit of the worker's cgroup, or the machine's memory.
              */
             memory_bytes: number;
             /**
@@ -7655,7 +7654,7 @@ export interface components {
             memory_used_bytes: number;
             /**
              * Disks
-             * @description Room of the storage roots that are folders, and of the node's own folder.
+             * @description Space of the storage roots that are folders, and of the node's own folder.
              * @default []
              */
             disks?: components["schemas"]["DiskSampleInput"][];
@@ -7688,7 +7687,7 @@ export interface components {
         };
         /**
          * ImportRequest
-         * @description Body of an import: a run that has ended elsewhere, without its points.
+         * @description Body of an import: an ended run, without its points.
          */
         ImportRequest: {
             /** @description The run. */
@@ -7720,20 +7719,20 @@ export interface components {
             project?: string;
             /**
              * Command
-             * @description Words of the command, where the tool recorded it.
+             * @description Words of the command, if the tool recorded it.
              * @default []
              */
             command?: string[];
             /**
              * Arguments
-             * @description Its configuration, as `program.arguments` of a job.
+             * @description Its configuration, in the form of `program.arguments`.
              */
             arguments?: {
                 [key: string]: boolean | number | string | (boolean | number | string)[];
             };
             /**
              * State
-             * @description How it ended; `stopped` where the tool recorded no end.
+             * @description How it ended; `stopped` if the tool recorded no end.
              * @enum {string}
              */
             state: "succeeded" | "failed" | "stopped" | "cancelled";
@@ -7745,12 +7744,12 @@ export interface components {
             reason?: string;
             /**
              * Start Time
-             * @description When it began.
+             * @description When it started.
              */
             start_time: number;
             /**
              * Seconds
-             * @description Time until it ended, or until its last sign of life.
+             * @description Time from the start to its end, or to its last sign of life.
              */
             seconds: number;
             /**
@@ -7766,7 +7765,7 @@ export interface components {
         };
         /**
          * ImportView
-         * @description An imported run, and how much of it the server has.
+         * @description An imported run, and the progress of its import.
          */
         ImportView: {
             /**
@@ -7795,23 +7794,23 @@ export interface components {
             tool: "wandb" | "mlflow" | "tensorboard";
             /**
              * Run Id
-             * @description Name of the run there.
+             * @description Name of the run in that tool.
              */
             run_id: string;
             /**
              * Points
-             * @description Points of all series.
+             * @description Number of points in all series.
              */
             points: number;
         };
         /**
          * ImportedPoints
-         * @description Body that brings the next points of an import.
+         * @description Body with the next points of an import.
          */
         ImportedPoints: {
             /**
              * Start
-             * @description Points before these.
+             * @description Number of points before these.
              */
             start: number;
             /**
@@ -7822,7 +7821,7 @@ export interface components {
         };
         /**
          * ImportedRun
-         * @description A run as another tool recorded it.
+         * @description A run that another tool recorded.
          */
         ImportedRun: {
             /**
@@ -7833,37 +7832,37 @@ export interface components {
             tool: "wandb" | "mlflow" | "tensorboard";
             /**
              * Run Id
-             * @description Name of the run there.
+             * @description Name of the run in that tool.
              */
             run_id: string;
             /**
              * Digest
-             * @description SHA-256 of what is imported: the same content is stored once.
+             * @description SHA-256 of the imported content; the same content is stored once.
              */
             digest: string;
             /**
              * Summary
-             * @description Last or best values that the tool keeps apart from the series.
+             * @description Last or best values that the tool stores separately from the series.
              */
             summary: {
                 [key: string]: number | string;
             };
             /**
              * Renamed
-             * @description Original name of each series whose name is not legal here, by its new name.
+             * @description Original name of each renamed series, by its new name; illegal names are replaced.
              */
             renamed: {
                 [key: string]: string;
             };
             /**
              * Points
-             * @description Points of all series.
+             * @description Number of points in all series.
              */
             points: number;
         };
         /**
          * ImportedRun
-         * @description A run as another tool recorded it.
+         * @description A run that another tool recorded.
          */
         ImportedRunInput: {
             /**
@@ -7874,37 +7873,37 @@ export interface components {
             tool: "wandb" | "mlflow" | "tensorboard";
             /**
              * Run Id
-             * @description Name of the run there.
+             * @description Name of the run in that tool.
              */
             run_id: string;
             /**
              * Digest
-             * @description SHA-256 of what is imported: the same content is stored once.
+             * @description SHA-256 of the imported content; the same content is stored once.
              */
             digest: string;
             /**
              * Summary
-             * @description Last or best values that the tool keeps apart from the series.
+             * @description Last or best values that the tool stores separately from the series.
              */
             summary?: {
                 [key: string]: number | string;
             };
             /**
              * Renamed
-             * @description Original name of each series whose name is not legal here, by its new name.
+             * @description Original name of each renamed series, by its new name; illegal names are replaced.
              */
             renamed?: {
                 [key: string]: string;
             };
             /**
              * Points
-             * @description Points of all series.
+             * @description Number of points in all series.
              */
             points: number;
         };
         /**
          * ImportedSeries
-         * @description Points of one series, by rising steps.
+         * @description Points of one series, by ascending step.
          */
         ImportedSeries: {
             /**
@@ -7924,7 +7923,7 @@ export interface components {
         };
         /**
          * IntervalOutcome
-         * @description What becomes of a job with one save interval.
+         * @description Outcome of a job with one save interval.
          */
         IntervalOutcome: {
             /**
@@ -7934,13 +7933,13 @@ export interface components {
             wall_milliseconds: number;
             /**
              * Goodput
-             * @description Productive share of the wall time; null where there is no wall time.
+             * @description Productive share of the wall time; null without wall time.
              */
             goodput: number | null;
             /**
              * Expected Ettr
-             * @description ETTR that a long run with these saves is expected to have, by the published formula; null as
-             *     recorded, without a failure and without saves.
+             * @description Expected ETTR of a long run with these saves, by the published formula; null for the recorded
+             *     outcome, without a failure and without saves.
              */
             expected_ettr: number | null;
             /**
@@ -7950,12 +7949,12 @@ export interface components {
             kept_steps: number;
             /**
              * Lost Steps
-             * @description Steps that are taken again.
+             * @description Steps that are repeated.
              */
             lost_steps: number;
             /**
              * Lost Milliseconds
-             * @description Their time.
+             * @description Time of the lost steps.
              */
             lost_milliseconds: number;
             /**
@@ -7971,7 +7970,7 @@ export interface components {
         JobCounts: {
             /**
              * By State
-             * @description Jobs in each state; every state has its number.
+             * @description Number of jobs by state, for every state.
              */
             by_state: {
                 [key: string]: number;
@@ -7989,7 +7988,7 @@ export interface components {
         JobDeletedView: {
             /**
              * Operations
-             * @description Operation that removes them from storage.
+             * @description Operations that remove them from storage.
              */
             operations: components["schemas"]["OperationView"][];
         };
@@ -8008,7 +8007,7 @@ export interface components {
         };
         /**
          * JobOrder
-         * @description In which order jobs are listed.
+         * @description Order of a list of jobs.
          * @enum {string}
          */
         JobOrder: "newest" | "active";
@@ -8031,7 +8030,7 @@ export interface components {
             steps?: number;
             /**
              * Ranks
-             * @description Who records them: global rank 0, or every rank.
+             * @description Ranks that record: global rank 0, or every rank.
              * @default first
              * @enum {string}
              */
@@ -8062,8 +8061,8 @@ export interface components {
          * JobSpec
          * @description A complete training job: what runs, resources and reaction to failures.
          *
-         *     The built-in trainer runs, with model, data and training, or a `program` in its place. It is
-         *     immutable after submission; changes of a resume are stored on the attempt.
+         *     A job runs the built-in trainer, with model, data and training, or a `program`. The spec is
+         *     immutable after submission; overrides of a resume are stored on the attempt.
          */
         JobSpec: {
             /**
@@ -8093,13 +8092,13 @@ export interface components {
              */
             project: string;
             /**
-             * @description A program of the user's own in place of the built-in trainer, whose sections are then left
-             *     out: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
+             * @description A program of the user's own, instead of the built-in trainer. Leave out the trainer's
+             *     sections then: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
              *     `activation_checkpoint`, `compile`, `quantization` and `validation`.
              */
             program: components["schemas"]["ProgramSection"] | null;
             /**
-             * @description What is trained.
+             * @description The model.
              * @default {
              *       "family": "llama3",
              *       "size": "debug",
@@ -8111,7 +8110,7 @@ export interface components {
              */
             model: components["schemas"]["ModelSection"];
             /**
-             * @description On what.
+             * @description The training text and its tokenizer.
              * @default {
              *       "source": "corpus",
              *       "corpus": "python-stdlib",
@@ -8279,8 +8278,9 @@ export interface components {
             validation: components["schemas"]["ValidationSection"];
             /**
              * Env
-             * @description Environment variables of the ranks. Where jobs bring no code of their own, only those pass
-             *     that docs/environment.md lists. Values are stored encrypted; views mask those of other names.
+             * @description Environment variables of the ranks. Where jobs may not bring code, only the variables in
+             *     docs/environment.md are legal. Values are stored encrypted; views mask those of all other
+             *     variables.
              */
             env: {
                 [key: string]: string;
@@ -8290,8 +8290,8 @@ export interface components {
          * JobSpec
          * @description A complete training job: what runs, resources and reaction to failures.
          *
-         *     The built-in trainer runs, with model, data and training, or a `program` in its place. It is
-         *     immutable after submission; changes of a resume are stored on the attempt.
+         *     A job runs the built-in trainer, with model, data and training, or a `program`. The spec is
+         *     immutable after submission; overrides of a resume are stored on the attempt.
          */
         JobSpecInput: {
             /**
@@ -8321,13 +8321,13 @@ export interface components {
              */
             project?: string;
             /**
-             * @description A program of the user's own in place of the built-in trainer, whose sections are then left
-             *     out: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
+             * @description A program of the user's own, instead of the built-in trainer. Leave out the trainer's
+             *     sections then: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
              *     `activation_checkpoint`, `compile`, `quantization` and `validation`.
              */
             program?: components["schemas"]["ProgramSectionInput"] | null;
             /**
-             * @description What is trained.
+             * @description The model.
              * @default {
              *       "family": "llama3",
              *       "size": "debug",
@@ -8339,7 +8339,7 @@ export interface components {
              */
             model?: components["schemas"]["ModelSectionInput"];
             /**
-             * @description On what.
+             * @description The training text and its tokenizer.
              * @default {
              *       "source": "corpus",
              *       "corpus": "python-stdlib",
@@ -8507,8 +8507,9 @@ export interface components {
             validation?: components["schemas"]["ValidationSectionInput"];
             /**
              * Env
-             * @description Environment variables of the ranks. Where jobs bring no code of their own, only those pass
-             *     that docs/environment.md lists. Values are stored encrypted; views mask those of other names.
+             * @description Environment variables of the ranks. Where jobs may not bring code, only the variables in
+             *     docs/environment.md are legal. Values are stored encrypted; views mask those of all other
+             *     variables.
              */
             env?: {
                 [key: string]: string;
@@ -8542,7 +8543,7 @@ export interface components {
             tags: string[];
             /**
              * Project
-             * @description Project that its slots count towards.
+             * @description Project of the job, which its slots count towards.
              */
             project: string;
             /** @description Summarised state. */
@@ -8608,7 +8609,7 @@ export interface components {
             ended_at: string | null;
             /**
              * Imported From
-             * @description Tool that recorded it, of a job that was imported; null for one that runs here.
+             * @description Tool that recorded an imported job; null for a job that runs here.
              */
             imported_from: ("wandb" | "mlflow" | "tensorboard") | null;
         };
@@ -8634,7 +8635,7 @@ export interface components {
             tags: string[];
             /**
              * Project
-             * @description Project that its slots count towards.
+             * @description Project of the job, which its slots count towards.
              */
             project: string;
             /** @description Summarised state. */
@@ -8700,7 +8701,7 @@ export interface components {
             ended_at: string | null;
             /**
              * Imported From
-             * @description Tool that recorded it, of a job that was imported; null for one that runs here.
+             * @description Tool that recorded an imported job; null for a job that runs here.
              */
             imported_from: ("wandb" | "mlflow" | "tensorboard") | null;
             /**
@@ -8708,39 +8709,36 @@ export interface components {
              * @description Purpose of the job.
              */
             description: string;
-            /** @description The spec as submitted, secrets masked. */
+            /** @description The submitted spec, with masked secrets. */
             spec: components["schemas"]["JobSpec"];
             /**
              * Set Fields
-             * @description Fields of `spec` that do not have their default, such as `training.steps`.
+             * @description Fields of `spec` that differ from their default, such as `training.steps`.
              */
             set_fields: string[];
             /**
-             * @description `spec` with the overrides of the pending launch, else with those of the newest attempt and
-             *     the values of `auto` on its slots.
+             * @description `spec` with the overrides of the pending launch. Without a pending launch: with the overrides
+             *     of the newest attempt and the values of `auto` on its slots.
              */
             effective_spec: components["schemas"]["JobSpec"];
             /**
              * Changes
-             * @description Fields in which `effective_spec` differs from `spec`.
+             * @description Differences of `effective_spec` from `spec`.
              */
             changes: components["schemas"]["Difference"][];
             /** @description Desired state of its current attempt. */
             desired: components["schemas"]["DesiredState"];
-            /** @description Launch that was requested and is not placed yet. */
+            /** @description Launch that is not placed yet. */
             pending: components["schemas"]["PendingLaunch"] | null;
-            /** @description The last change of its number of slots that the scheduler decided. */
+            /** @description The scheduler's last change of its number of slots. */
             size_change: components["schemas"]["SizeChange"] | null;
-            /** @description What was imported, of a job that another tool recorded. */
+            /** @description The import of an imported job. */
             imported: components["schemas"]["ImportView"] | null;
-            /**
-             * @description Configuration and summary that the script of a program reported, or that another tool
-             *     recorded; null where there are none.
-             */
+            /** @description Configuration and summary from a program's script or from another tool; null without any. */
             facts: components["schemas"]["RunFacts"] | null;
             /**
              * Forked From
-             * @description Checkpoint of another job from which this one was forked.
+             * @description Checkpoint of another job that this job was forked from.
              */
             forked_from: string | null;
             /**
@@ -8752,25 +8750,25 @@ export interface components {
             current_attempt: components["schemas"]["AttemptView"] | null;
             /**
              * Active Seconds
-             * @description Time that its ended attempts took from their placement on, without the pauses between them;
-             *     null before the first has ended.
+             * @description Total time of its ended attempts, each from its placement; null before the first has
+             *     ended.
              */
             active_seconds: number | null;
-            /** @description What helps after the failure of a job that has failed. */
+            /** @description Suggested action for a failed job. */
             next_action: components["schemas"]["NextAction"] | null;
             /**
              * Retries Left
-             * @description Number of further failures that a retry would follow.
+             * @description Number of further failures that would be retried.
              */
             retries_left: number;
             /**
              * Verbs
-             * @description Commands that are legal now; the first is the most likely next one.
+             * @description Commands that are legal now; the first one is the most likely.
              */
             verbs: ("stop" | "cancel" | "resume" | "resize" | "save" | "delete")[];
             /**
              * Priority Words
-             * @description Name of its priority, such as `high`; the number of one without a name.
+             * @description Name of its priority, such as `high`, or its number if it has no name.
              */
             priority_words: string;
         };
@@ -8781,8 +8779,8 @@ export interface components {
         LabelChange: {
             /**
              * Labels
-             * @description Values by key. They win over those of the worker's settings, also after it registers anew;
-             *     null withdraws a value that was set in this way, and the worker's own applies again.
+             * @description Values by key. They override the worker's settings, also after it registers again. Null
+             *     removes such a value; then the worker's own applies again.
              */
             labels: {
                 [key: string]: string | null;
@@ -8790,7 +8788,7 @@ export interface components {
         };
         /**
          * Layout
-         * @description The resolved parallel axes (`trainyard.axes`); rank order is that of `MESH_AXES`.
+         * @description The resolved parallel axes (`trainyard.axes`); ranks are ordered by `MESH_AXES`.
          */
         Layout: {
             /**
@@ -8833,12 +8831,12 @@ export interface components {
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description The layout in words, as in `HSDP 2x2`; of a program the number of its slots.
+             * @description The layout in words, such as `HSDP 2x2`; for a program the number of slots.
              */
             name: string;
             /**
-             * @description How the global batch is split; the job's own micro-batch size where that is legal. Absent for
-             *     a program.
+             * @description Split of the global batch, with the job's own micro-batch size if it is legal. Absent for a
+             *     program.
              */
             batch: components["schemas"]["BatchPlan"] | null;
             /** @description Its stages; absent without pipeline parallelism. */
@@ -8847,8 +8845,8 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"] | null;
             /**
              * Fits
-             * @description Whether it is within the device's memory; absent when that is not known. After runs of the
-             *     hardware it is their corrected estimate with its margin.
+             * @description Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
+             *     corrected estimate with its margin is compared.
              */
             fits: boolean | null;
             /** @description Predicted step; absent for a program and for unknown hardware. */
@@ -8871,7 +8869,7 @@ export interface components {
             offset: number;
             /**
              * Error
-             * @description The error in it.
+             * @description The error in the line.
              */
             error: string;
         };
@@ -8906,7 +8904,7 @@ export interface components {
         };
         /**
          * LogMatches
-         * @description Lines of one rank's log that hold a text, in order.
+         * @description Lines of one rank's log that contain a text, in order.
          */
         LogMatches: {
             /**
@@ -8926,7 +8924,7 @@ export interface components {
             lines: components["schemas"]["LogLine"][];
             /**
              * Next Line
-             * @description Line at which to continue the search; absent when the end was reached.
+             * @description Line at which to continue the search; absent at the end of the log.
              */
             next_line: number | null;
         };
@@ -8947,7 +8945,7 @@ export interface components {
             rank: number;
             /**
              * Ranks
-             * @description Ranks that have a log.
+             * @description Ranks with a log.
              */
             ranks: number[];
             /**
@@ -8957,7 +8955,7 @@ export interface components {
             lines: components["schemas"]["LogLine"][];
             /**
              * First Line
-             * @description Number of the first line that is still stored.
+             * @description Number of the first stored line.
              */
             first_line: number;
             /**
@@ -8977,8 +8975,8 @@ export interface components {
             dropped_bytes: number;
             /**
              * Open Line
-             * @description The last line as it is now, such as a progress bar: its number is `total_lines`, and it may
-             *     still change. Absent where the output ends with a complete line.
+             * @description The incomplete last line, such as a progress bar: its number is `total_lines`, and it may
+             *     still change. Absent if the output ends with a complete line.
              */
             open_line: string | null;
         };
@@ -8994,7 +8992,7 @@ export interface components {
             rank: number;
             /**
              * Lines
-             * @description Lines of it so far.
+             * @description Lines of its output so far.
              */
             lines: number;
         };
@@ -9015,14 +9013,14 @@ export interface components {
             name: string;
             /**
              * Lost Slot Milliseconds
-             * @description Slot-time of its steps that were taken again.
+             * @description Slot-time of its repeated steps.
              */
             lost_slot_milliseconds: number;
-            /** @description The most frequent reason of its failures; null where none is recorded. */
+            /** @description The most frequent reason of its failures; null if none is recorded. */
             reason: components["schemas"]["FailureReason"] | null;
             /**
              * Failures
-             * @description Its attempts that failed and were not preempted, in any time.
+             * @description Its attempts that failed and were not preempted, over its whole life.
              */
             failures: number;
         };
@@ -9030,25 +9028,25 @@ export interface components {
          * LrScheduleSection
          * @description The learning rate as a function of the step alone.
          *
-         *     Each length is given in steps or, in the field `..._tokens`, in tokens of global batches.
+         *     Each length is given in steps, or in tokens of global batches in the field `..._tokens`.
          */
         LrScheduleSection: {
             /**
              * Name
-             * @description `warmup_stable_decay` holds the peak until its decay begins; `cosine` never holds.
+             * @description `warmup_stable_decay` holds the peak until its decay starts; `cosine` decays immediately.
              * @default warmup_stable_decay
              * @enum {string}
              */
             name: "warmup_stable_decay" | "cosine";
             /**
              * Warmup Steps
-             * @description Steps in which the rate rises linearly to its peak; all of a shorter schedule when absent.
+             * @description Steps of the linear rise to the peak; when absent, at most the length of the schedule.
              * @default 10
              */
             warmup_steps: number;
             /**
              * Warmup Tokens
-             * @description The same in tokens, in place of `warmup_steps`.
+             * @description The same in tokens, instead of `warmup_steps`.
              */
             warmup_tokens: number | null;
             /**
@@ -9058,7 +9056,7 @@ export interface components {
             decay_steps: number | null;
             /**
              * Decay Tokens
-             * @description The same in tokens, in place of `decay_steps`.
+             * @description The same in tokens, instead of `decay_steps`.
              */
             decay_tokens: number | null;
             /**
@@ -9076,12 +9074,12 @@ export interface components {
             min_lr_ratio: number;
             /**
              * Total Steps
-             * @description Step at which the decay ends; `training.steps` as submitted when absent.
+             * @description Step at which the decay ends; the submitted `training.steps` when absent.
              */
             total_steps: number | null;
             /**
              * Total Tokens
-             * @description The same in tokens, in place of `total_steps`.
+             * @description The same in tokens, instead of `total_steps`.
              */
             total_tokens: number | null;
         };
@@ -9089,25 +9087,25 @@ export interface components {
          * LrScheduleSection
          * @description The learning rate as a function of the step alone.
          *
-         *     Each length is given in steps or, in the field `..._tokens`, in tokens of global batches.
+         *     Each length is given in steps, or in tokens of global batches in the field `..._tokens`.
          */
         LrScheduleSectionInput: {
             /**
              * Name
-             * @description `warmup_stable_decay` holds the peak until its decay begins; `cosine` never holds.
+             * @description `warmup_stable_decay` holds the peak until its decay starts; `cosine` decays immediately.
              * @default warmup_stable_decay
              * @enum {string}
              */
             name?: "warmup_stable_decay" | "cosine";
             /**
              * Warmup Steps
-             * @description Steps in which the rate rises linearly to its peak; all of a shorter schedule when absent.
+             * @description Steps of the linear rise to the peak; when absent, at most the length of the schedule.
              * @default 10
              */
             warmup_steps?: number;
             /**
              * Warmup Tokens
-             * @description The same in tokens, in place of `warmup_steps`.
+             * @description The same in tokens, instead of `warmup_steps`.
              */
             warmup_tokens?: number | null;
             /**
@@ -9117,7 +9115,7 @@ export interface components {
             decay_steps?: number | null;
             /**
              * Decay Tokens
-             * @description The same in tokens, in place of `decay_steps`.
+             * @description The same in tokens, instead of `decay_steps`.
              */
             decay_tokens?: number | null;
             /**
@@ -9135,12 +9133,12 @@ export interface components {
             min_lr_ratio?: number;
             /**
              * Total Steps
-             * @description Step at which the decay ends; `training.steps` as submitted when absent.
+             * @description Step at which the decay ends; the submitted `training.steps` when absent.
              */
             total_steps?: number | null;
             /**
              * Total Tokens
-             * @description The same in tokens, in place of `total_steps`.
+             * @description The same in tokens, instead of `total_steps`.
              */
             total_tokens?: number | null;
         };
@@ -9178,13 +9176,13 @@ export interface components {
             created_at: string;
             /** @description Counters and data position. */
             train_state: components["schemas"]["TrainState"];
-            /** @description Counters with which the attempt began; absent in checkpoints of older versions. */
+            /** @description Counters at the start of the attempt; absent in checkpoints of older versions. */
             start: components["schemas"]["TrainState"] | null;
-            /** @description Layout that wrote it; any other one may load it. */
+            /** @description Layout that wrote it; any other layout may load it. */
             layout: components["schemas"]["Layout"];
             /**
              * Seed
-             * @description Seed of the job; with the counters it is the complete random state.
+             * @description Seed of the job; seed and counters are the complete random state.
              */
             seed: number;
             /**
@@ -9193,23 +9191,24 @@ export interface components {
              */
             spec_digest: string;
             /**
-             * @description The effective spec, overrides included, without `env`; absent in checkpoints of older
+             * @description The effective spec, including overrides, without `env`; absent in checkpoints of older
              *     versions.
              */
             spec: components["schemas"]["JobSpec"] | null;
             /**
              * Code Digest
-             * @description Digest of the files of `model.code`; absent without, and in checkpoints of older versions.
+             * @description Digest of the files of `model.code`; absent without them, and in checkpoints of older
+             *     versions.
              */
             code_digest: string | null;
             /**
              * Parent
-             * @description Checkpoint from which the attempt resumed.
+             * @description Parent checkpoint of the attempt.
              */
             parent: string | null;
             /**
              * Kind
-             * @description Why it was saved: `preflight`, `interval`, `request`, `stop` or `final`.
+             * @description Reason for the save: `preflight`, `interval`, `request`, `stop` or `final`.
              */
             kind: string;
             /**
@@ -9221,17 +9220,17 @@ export interface components {
             model: components["schemas"]["ModelSection"] | null;
             /**
              * Seq Len
-             * @description Length in tokens of the sequences that it was trained on.
+             * @description Length in tokens of the training sequences.
              */
             seq_len: number | null;
             /**
              * Torch Version
-             * @description torch that wrote it.
+             * @description Version of torch that wrote it.
              */
             torch_version: string;
             /**
              * Save Seconds
-             * @description From the end of the step to the last byte of the data files.
+             * @description Time from the end of the step to the last byte of the data files.
              */
             save_seconds: number;
             /**
@@ -9241,7 +9240,7 @@ export interface components {
             files: components["schemas"]["ManifestFile"][];
             /**
              * Writers
-             * @description The ranks that wrote tensors, in order; none in checkpoints of older versions.
+             * @description The ranks that wrote tensors, in order; empty in checkpoints of older versions.
              * @default []
              */
             writers: components["schemas"]["ManifestWriter"][];
@@ -9289,7 +9288,7 @@ export interface components {
             files: number;
             /**
              * Write Seconds
-             * @description Time in which it wrote them, including what it received from other ranks.
+             * @description Time to write them, including shards received from other ranks.
              */
             write_seconds: number;
         };
@@ -9300,19 +9299,19 @@ export interface components {
         MemoryEstimate: {
             /**
              * Peak At
-             * @description The backward in which the peak occurs: that of the loss, the head, the last block or, at the
-             *     end, the embedding.
+             * @description The backward with the peak: of the loss, the head, the last block or, at the end, the
+             *     embedding.
              * @enum {string}
              */
             peak_at: "loss" | "head" | "block" | "embedding";
             /**
              * Weights
-             * @description The rank's shard of the stored float32 weights.
+             * @description The rank's shard of the stored weights.
              */
             weights: number;
             /**
              * Gradients
-             * @description Accumulated gradients of earlier micro-batches; at the end of the step their shards.
+             * @description Accumulated gradients of earlier micro-batches; their shards at the end of the step.
              */
             gradients: number;
             /**
@@ -9322,17 +9321,17 @@ export interface components {
             optimizer_states: number;
             /**
              * Gathered
-             * @description Unsharded weights and gradients of the layers that are being computed.
+             * @description Unsharded weights and gradients of the active layers.
              */
             gathered: number;
             /**
              * Activations
-             * @description Activations of one micro-batch that backward needs, saved or recomputed.
+             * @description Activations that backward still needs, saved or recomputed.
              */
             activations: number;
             /**
              * Logits
-             * @description Logits of one micro-batch, their log-softmax and their gradients.
+             * @description Logits of one chunk of tokens, and values that the loss derives from them.
              */
             logits: number;
             /**
@@ -9342,7 +9341,7 @@ export interface components {
             slack: number;
             /**
              * Total
-             * @description All of them.
+             * @description Sum of the parts.
              */
             total: number;
         };
@@ -9363,7 +9362,7 @@ export interface components {
             lasting: number;
             /**
              * Gathered
-             * @description Gathered weights and gradients of the layers at work.
+             * @description Gathered weights and gradients of the active layers.
              */
             gathered: number;
             /**
@@ -9379,7 +9378,7 @@ export interface components {
         };
         /**
          * MemoryUse
-         * @description What a rank held on its device when memory ran out, in bytes.
+         * @description Memory of a rank on its device when it ran out, in bytes.
          */
         MemoryUse: {
             /**
@@ -9394,22 +9393,22 @@ export interface components {
             total_bytes: number;
             /**
              * Reserved Bytes
-             * @description Held by the allocator; on a CPU the resident set.
+             * @description Reserved by the allocator; on a CPU the resident set.
              */
             reserved_bytes: number;
             /**
              * Allocated Bytes
-             * @description In use by tensors; on a CPU the resident set.
+             * @description Used by tensors; on a CPU the resident set.
              */
             allocated_bytes: number;
             /**
              * Weights Bytes
-             * @description Weights, without those that are gathered temporarily.
+             * @description Weights, without temporarily gathered ones.
              */
             weights_bytes: number;
             /**
              * Gradients Bytes
-             * @description Gradients, without those that are not reduced yet.
+             * @description Gradients, without unreduced ones.
              */
             gradients_bytes: number;
             /**
@@ -9419,13 +9418,13 @@ export interface components {
             optimizer_bytes: number;
             /**
              * Rest Bytes
-             * @description The rest: activations, gathered tensors, buffers; on a CPU the program as well.
+             * @description The rest: activations, gathered tensors, buffers; on a CPU also the program.
              */
             rest_bytes: number;
         };
         /**
          * MessagesReply
-         * @description What a worker is to claim. As with the broker, an id grants nothing: only a claim does.
+         * @description Ids for a worker to claim. As with the broker, an id grants nothing; only a claim does.
          */
         MessagesReply: {
             /**
@@ -9458,13 +9457,13 @@ export interface components {
             node: string;
             /**
              * Wait Seconds
-             * @description Longest time that the answer may take while there is none to send.
+             * @description Longest time that the server holds the poll while it has no message.
              * @default 25
              */
             wait_seconds?: number;
             /**
              * Known
-             * @description Ids of launches and operations that it has received and is starting; they are not sent.
+             * @description Ids of launches and operations that it is starting; the server does not send them again.
              * @default []
              */
             known?: string[];
@@ -9487,7 +9486,7 @@ export interface components {
             limit: number;
             /**
              * First
-             * @description First series or step that was dropped.
+             * @description First dropped series or step.
              */
             first: string | number;
         };
@@ -9498,7 +9497,7 @@ export interface components {
         MetricsStored: {
             /**
              * Step
-             * @description Greatest step of the report.
+             * @description Highest step of the report.
              */
             step: number;
             /**
@@ -9508,7 +9507,7 @@ export interface components {
             values: {
                 [key: string]: number;
             };
-            /** @description Progress of the job after it. */
+            /** @description Progress of the job after the report. */
             progress: components["schemas"]["Progress"];
         };
         /**
@@ -9523,12 +9522,12 @@ export interface components {
             job_id: string;
             /**
              * Names
-             * @description All metric names that the job has.
+             * @description All metric names of the job.
              */
             names: string[];
             /**
              * Last Step
-             * @description Greatest step on the lineage.
+             * @description Highest step on the lineage.
              */
             last_step: number;
             /**
@@ -9539,7 +9538,7 @@ export interface components {
         };
         /**
          * ModelSection
-         * @description The model: a size of a known family, single shapes of which may be changed.
+         * @description The model: a size of a known family, optionally with single shapes changed.
          */
         ModelSection: {
             /**
@@ -9568,12 +9567,12 @@ export interface components {
             size: string;
             /**
              * Factory
-             * @description Own model, as `package.module:build`, in place of a family; only where settings allow it.
+             * @description Own model, as `package.module:build`, instead of a family; only if the settings allow it.
              */
             factory: string | null;
             /**
              * Code
-             * @description Folder that is put on the import path for `factory`, such as `data:own_model`.
+             * @description Folder to add to the import path for `factory`, such as `data:own_model`.
              */
             code: string | null;
             /**
@@ -9585,74 +9584,74 @@ export interface components {
             };
             /**
              * Block Classes
-             * @description Names of the own model's classes that are sharded, recomputed and compiled one by one.
+             * @description Class names of the own model's blocks, which are sharded, recomputed and compiled singly.
              * @default []
              */
             block_classes: string[];
             /**
              * Plans
-             * @description Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp.
+             * @description Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp legal.
              * @default []
              */
             plans: ("tensor" | "pipeline")[];
             /**
              * Initial Weights
-             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`, in place of random ones.
+             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`; random when absent.
              */
             initial_weights: string | null;
             /**
              * Dim
-             * @description Width of the residual stream, in place of the size's own.
+             * @description Width of the residual stream; the size's own when absent.
              */
             dim: number | null;
             /**
              * N Layers
-             * @description Transformer blocks, in place of the size's own.
+             * @description Number of transformer blocks; the size's own when absent.
              */
             n_layers: number | null;
             /**
              * N Heads
-             * @description Query heads, in place of the size's own; divides `dim` into even head widths.
+             * @description Number of query heads; divides `dim` into even head widths. The size's own when absent.
              */
             n_heads: number | null;
             /**
              * N Kv Heads
-             * @description Key and value heads, in place of the size's own; divides `n_heads`.
+             * @description Number of key and value heads; divides `n_heads`. The size's own when absent.
              */
             n_kv_heads: number | null;
             /**
              * Ffn Dim
-             * @description Width of the feed-forward hidden layer, in place of the size's own.
+             * @description Width of the feed-forward hidden layer; the size's own when absent.
              */
             ffn_dim: number | null;
             /**
              * Vocab Size
-             * @description Rows of the embedding, in place of the size's own; at least the tokenizer's vocabulary.
+             * @description Rows of the embedding, at least the tokenizer's vocabulary; the size's own when absent.
              */
             vocab_size: number | null;
             /**
              * Head Dim
-             * @description Width of one attention head, in place of the size's own (`dim / n_heads` if it has none).
+             * @description Width of an attention head; the size's own, or else `dim / n_heads`, when absent.
              */
             head_dim: number | null;
             /**
              * Tied Embeddings
-             * @description Whether the head is the embedding, transposed; in place of the size's own.
+             * @description Whether the output head is the transposed embedding; as the size has it when absent.
              */
             tied_embeddings: boolean | null;
             /**
              * Rope Theta
-             * @description Base of the rotary position frequencies, in place of the size's own.
+             * @description Base of the rotary position frequencies; the size's own when absent.
              */
             rope_theta: number | null;
             /**
              * Rope Factor
-             * @description Factor of Llama 3.1's scaling of rotary positions, in place of the size's own; 1 is none.
+             * @description Factor of Llama 3.1's rotary scaling; 1 disables it. The size's own when absent.
              */
             rope_factor: number | null;
             /**
              * Norm Eps
-             * @description Epsilon of the RMS norms, in place of the size's own.
+             * @description Epsilon of the RMS norms; the size's own when absent.
              */
             norm_eps: number | null;
             /**
@@ -9664,7 +9663,7 @@ export interface components {
         };
         /**
          * ModelSection
-         * @description The model: a size of a known family, single shapes of which may be changed.
+         * @description The model: a size of a known family, optionally with single shapes changed.
          */
         ModelSectionInput: {
             /**
@@ -9693,12 +9692,12 @@ export interface components {
             size?: string;
             /**
              * Factory
-             * @description Own model, as `package.module:build`, in place of a family; only where settings allow it.
+             * @description Own model, as `package.module:build`, instead of a family; only if the settings allow it.
              */
             factory?: string | null;
             /**
              * Code
-             * @description Folder that is put on the import path for `factory`, such as `data:own_model`.
+             * @description Folder to add to the import path for `factory`, such as `data:own_model`.
              */
             code?: string | null;
             /**
@@ -9710,74 +9709,74 @@ export interface components {
             };
             /**
              * Block Classes
-             * @description Names of the own model's classes that are sharded, recomputed and compiled one by one.
+             * @description Class names of the own model's blocks, which are sharded, recomputed and compiled singly.
              * @default []
              */
             block_classes?: string[];
             /**
              * Plans
-             * @description Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp.
+             * @description Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp legal.
              * @default []
              */
             plans?: ("tensor" | "pipeline")[];
             /**
              * Initial Weights
-             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`, in place of random ones.
+             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`; random when absent.
              */
             initial_weights?: string | null;
             /**
              * Dim
-             * @description Width of the residual stream, in place of the size's own.
+             * @description Width of the residual stream; the size's own when absent.
              */
             dim?: number | null;
             /**
              * N Layers
-             * @description Transformer blocks, in place of the size's own.
+             * @description Number of transformer blocks; the size's own when absent.
              */
             n_layers?: number | null;
             /**
              * N Heads
-             * @description Query heads, in place of the size's own; divides `dim` into even head widths.
+             * @description Number of query heads; divides `dim` into even head widths. The size's own when absent.
              */
             n_heads?: number | null;
             /**
              * N Kv Heads
-             * @description Key and value heads, in place of the size's own; divides `n_heads`.
+             * @description Number of key and value heads; divides `n_heads`. The size's own when absent.
              */
             n_kv_heads?: number | null;
             /**
              * Ffn Dim
-             * @description Width of the feed-forward hidden layer, in place of the size's own.
+             * @description Width of the feed-forward hidden layer; the size's own when absent.
              */
             ffn_dim?: number | null;
             /**
              * Vocab Size
-             * @description Rows of the embedding, in place of the size's own; at least the tokenizer's vocabulary.
+             * @description Rows of the embedding, at least the tokenizer's vocabulary; the size's own when absent.
              */
             vocab_size?: number | null;
             /**
              * Head Dim
-             * @description Width of one attention head, in place of the size's own (`dim / n_heads` if it has none).
+             * @description Width of an attention head; the size's own, or else `dim / n_heads`, when absent.
              */
             head_dim?: number | null;
             /**
              * Tied Embeddings
-             * @description Whether the head is the embedding, transposed; in place of the size's own.
+             * @description Whether the output head is the transposed embedding; as the size has it when absent.
              */
             tied_embeddings?: boolean | null;
             /**
              * Rope Theta
-             * @description Base of the rotary position frequencies, in place of the size's own.
+             * @description Base of the rotary position frequencies; the size's own when absent.
              */
             rope_theta?: number | null;
             /**
              * Rope Factor
-             * @description Factor of Llama 3.1's scaling of rotary positions, in place of the size's own; 1 is none.
+             * @description Factor of Llama 3.1's rotary scaling; 1 disables it. The size's own when absent.
              */
             rope_factor?: number | null;
             /**
              * Norm Eps
-             * @description Epsilon of the RMS norms, in place of the size's own.
+             * @description Epsilon of the RMS norms; the size's own when absent.
              */
             norm_eps?: number | null;
             /**
@@ -9799,18 +9798,18 @@ export interface components {
             reason: string;
             /**
              * Command
-             * @description Command that renews the login, at the provisioner's machine.
+             * @description Command that renews the login, on the provisioner's machine.
              */
             command: string;
         };
         /**
          * NextAction
-         * @description What helps a job that failed: an action under which something is different.
+         * @description An action that may help a failed job, because it changes something.
          */
         NextAction: {
             /**
              * Verb
-             * @description The action; `submit` begins a new job with this one's spec.
+             * @description The action; `submit` creates a new job with this job's spec.
              * @enum {string}
              */
             verb: "resume" | "fork" | "submit";
@@ -9821,17 +9820,17 @@ export interface components {
             text: string;
             /**
              * Aim
-             * @description What a resume changes: it takes less memory a slot, or the slots that are free.
+             * @description Aim of a resume: `memory` uses less memory on each slot, `free` runs on the free slots.
              */
             aim: ("memory" | "free") | null;
             /**
              * Field
-             * @description Field of the spec to change in a fork or a new job; ends in a dot where it is a section.
+             * @description Field of the spec to change in a fork or a new job; a section ends in a dot.
              */
             field: string | null;
             /**
              * Setting
-             * @description A setting of that field to begin with, such as `optimizer.lr=0.00015`.
+             * @description Suggested setting of that field, such as `optimizer.lr=0.00015`.
              */
             setting: string | null;
             /**
@@ -9857,14 +9856,14 @@ export interface components {
             node: string;
             /**
              * Node Rank
-             * @description Position among the attempt's nodes: global ranks begin on node rank 0, and are contiguous by
+             * @description Position among the attempt's nodes; global ranks start on node rank 0, and are contiguous by
              *     node.
              */
             node_rank: number;
             /**
              * Slots
-             * @description Indices of the slots (GPU indices on a GPU node), one a rank; nodes of an attempt may hold
-             *     different numbers of them.
+             * @description Indices of the slots (GPU indices on a GPU node), one for each rank. Nodes of an attempt may
+             *     have different numbers of slots.
              */
             slots: number[];
         };
@@ -9885,12 +9884,12 @@ export interface components {
             part: string | null;
             /**
              * Slot
-             * @description Slot that the device is; absent for a GPU whose instances are the slots.
+             * @description Slot of the device; absent for a GPU that is divided into instances.
              */
             slot: number | null;
             /**
              * Points
-             * @description Points by time; a stretch without a sample has none.
+             * @description Points by time; intervals without a sample are omitted.
              */
             points: components["schemas"]["NodePoint"][];
         };
@@ -9901,7 +9900,7 @@ export interface components {
         NodeDrained: {
             /**
              * Draining
-             * @description Whether it accepts none.
+             * @description Whether it accepts no new work.
              */
             draining: boolean;
             /**
@@ -9917,7 +9916,7 @@ export interface components {
             reasons?: string[];
             /**
              * Notice
-             * @description Reason that the machine gave for its shutdown, where it announced one.
+             * @description Announced reason for the machine's shutdown, if any.
              */
             notice?: string | null;
         };
@@ -9928,7 +9927,7 @@ export interface components {
         NodeEnded: {
             /** @description How. */
             outcome: components["schemas"]["AttemptOutcome"];
-            /** @description Why it failed, without the traceback, which the attempt keeps. */
+            /** @description Why it failed, without the traceback, which the attempt has. */
             failure: components["schemas"]["Failure"] | null;
         };
         /**
@@ -9949,7 +9948,7 @@ export interface components {
             node: string;
             /**
              * Supervised
-             * @description Ids of attempts whose supervisor lives on this node.
+             * @description Ids of attempts with a live supervisor on this node.
              * @default []
              */
             supervised?: string[];
@@ -9958,8 +9957,8 @@ export interface components {
             /**
              * Gone
              * @description Ids of attempts that this node claimed and that have neither a process in the sender's data
-             *     folder nor a last report. The server decides whether that proves their end
-             *     (docs/lifecycle.md, 48).
+             *     folder nor a last report. The server decides whether this proves their end
+             *     (docs/lifecycle-failures.md, 48).
              * @default []
              */
             gone?: string[];
@@ -9968,13 +9967,13 @@ export interface components {
              * @description Reason for the machine's announced shutdown; absent without one.
              */
             notice?: string | null;
-            /** @description How the node fares; absent where a worker takes no samples. */
+            /** @description State of the node; absent if the worker takes no samples. */
             sample?: components["schemas"]["NodeSampleInput"] | null;
-            /** @description The clock of the node, by the last heartbeat that was answered; absent before one. */
+            /** @description The node's clock at the last answered heartbeat; absent before the first answer. */
             clock?: components["schemas"]["ClockReading"] | null;
             /**
              * Ends At
-             * @description End of the node's allocation, Unix time; absent where none is known.
+             * @description End of the node's allocation, Unix time; absent if unknown.
              */
             ends_at?: number | null;
         };
@@ -9985,13 +9984,13 @@ export interface components {
         NodeHeartbeatReply: {
             /**
              * Expected
-             * @description Ids of live attempts that this node has claimed according to the server; the worker proves
+             * @description Ids of live attempts that this node has claimed according to the server; the worker checks
              *     which of them have ended.
              */
             expected: string[];
             /**
              * Time
-             * @description The database's clock at this answer, Unix time. All servers share it.
+             * @description The database's clock, which all servers share, at this answer, Unix time.
              */
             time: number;
         };
@@ -10020,7 +10019,7 @@ export interface components {
         NodeLabeled: {
             /**
              * Changed
-             * @description The new values by key; null where the value of the worker's settings applies again.
+             * @description The new values by key; null if the value of the worker's settings applies again.
              */
             changed: {
                 [key: string]: string | null;
@@ -10028,7 +10027,7 @@ export interface components {
         };
         /**
          * NodeMetrics
-         * @description How a node fares, now and over the last hours.
+         * @description State of a node, now and over the last hours.
          */
         NodeMetrics: {
             /**
@@ -10045,7 +10044,7 @@ export interface components {
             sample: components["schemas"]["NodeSample"] | null;
             /**
              * Seconds
-             * @description Length of the stretch that a point stands for.
+             * @description Length of the interval of a point.
              */
             seconds: number;
             /**
@@ -10066,13 +10065,13 @@ export interface components {
         NodeOnline: Record<string, never>;
         /**
          * NodePoint
-         * @description A stretch of time of one series.
+         * @description A time interval of one series.
          */
         NodePoint: {
             /**
              * Time
              * Format: date-time
-             * @description Its beginning, by the server's clock.
+             * @description Start of the interval, by the server's clock.
              */
             time: string;
             /**
@@ -10109,7 +10108,7 @@ export interface components {
             device: "cpu" | "cuda";
             /**
              * Other Storage
-             * @description Roots under which it sees another storage than most nodes.
+             * @description Roots that are another storage on this node than on most nodes.
              * @default []
              */
             other_storage?: string[];
@@ -10131,7 +10130,7 @@ export interface components {
             source: string;
             /**
              * Purpose
-             * @description What its pilots do.
+             * @description Purpose of its pilots.
              * @enum {string}
              */
             purpose: "nodes" | "check";
@@ -10148,12 +10147,12 @@ export interface components {
             nodes: number;
             /**
              * Seconds
-             * @description Length of the allocation; without an end when absent.
+             * @description Length of the allocation; unlimited when absent.
              */
             seconds: number | null;
             /**
              * Caused By
-             * @description The queued jobs that it is for, or the person who made it.
+             * @description The queued jobs that caused it, or the person who made it.
              */
             caused_by: string;
             /**
@@ -10163,22 +10162,22 @@ export interface components {
             ref: string | null;
             /**
              * Engine State
-             * @description The engine's last answer: `unknown` proves nothing.
+             * @description The engine's last answer; `unknown` proves nothing.
              */
             engine_state: string;
             /**
              * Reason
-             * @description Why it waits or ended, in the engine's words or ours.
+             * @description Why it waits or ended, from the engine or from Trainyard.
              */
             reason: string;
             /**
              * Starts At
-             * @description Expected or actual start, by the engine.
+             * @description Expected or actual start, from the engine.
              */
             starts_at: string | null;
             /**
              * Ends At
-             * @description Expected or actual end, by the engine.
+             * @description Expected or actual end, from the engine.
              */
             ends_at: string | null;
             /**
@@ -10195,7 +10194,7 @@ export interface components {
             /**
              * Created At
              * Format: date-time
-             * @description When it was stored.
+             * @description When it was made.
              */
             created_at: string;
             /**
@@ -10213,7 +10212,7 @@ export interface components {
             host: components["schemas"]["HostSample"];
             /**
              * Accelerators
-             * @description The devices, whole GPUs whose instances are offered included.
+             * @description The devices, including whole GPUs that are offered as instances.
              * @default []
              */
             accelerators: components["schemas"]["AcceleratorSample"][];
@@ -10224,7 +10223,7 @@ export interface components {
             accelerators_problem: string | null;
             /**
              * Problems
-             * @description What else could not be sampled, such as a file system that does not answer.
+             * @description Other failures to sample, such as a file system that does not answer.
              * @default []
              */
             problems: string[];
@@ -10238,7 +10237,7 @@ export interface components {
             host: components["schemas"]["HostSampleInput"];
             /**
              * Accelerators
-             * @description The devices, whole GPUs whose instances are offered included.
+             * @description The devices, including whole GPUs that are offered as instances.
              * @default []
              */
             accelerators?: components["schemas"]["AcceleratorSampleInput"][];
@@ -10249,14 +10248,14 @@ export interface components {
             accelerators_problem?: string | null;
             /**
              * Problems
-             * @description What else could not be sampled, such as a file system that does not answer.
+             * @description Other failures to sample, such as a file system that does not answer.
              * @default []
              */
             problems?: string[];
         };
         /**
          * NodeShape
-         * @description What each node of a source is expected to offer.
+         * @description Expected resources of each node of a source.
          */
         NodeShape: {
             /**
@@ -10279,8 +10278,8 @@ export interface components {
             };
             /**
              * Roots
-             * @description Storage roots that its nodes see. A node that sees another storage under a name is found at
-             *     its registration, as any node.
+             * @description Storage roots that its nodes see. The registration detects a node that sees another storage
+             *     under a name, as for any node.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10289,7 +10288,7 @@ export interface components {
         };
         /**
          * NodeShape
-         * @description What each node of a source is expected to offer.
+         * @description Expected resources of each node of a source.
          */
         NodeShapeInput: {
             /**
@@ -10312,8 +10311,8 @@ export interface components {
             };
             /**
              * Roots
-             * @description Storage roots that its nodes see. A node that sees another storage under a name is found at
-             *     its registration, as any node.
+             * @description Storage roots that its nodes see. The registration detects a node that sees another storage
+             *     under a name, as for any node.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10332,7 +10331,7 @@ export interface components {
             name: string;
             /**
              * Address
-             * @description Address at which other nodes reach it.
+             * @description Address for other nodes.
              */
             address: string;
             /** @description Its hardware. */
@@ -10347,43 +10346,42 @@ export interface components {
              * @description Whether nothing new is placed on it.
              */
             draining: boolean;
-            /** @description Who drained it, when and how; absent when it is not drained. */
+            /** @description Who drained it, when and how; absent if it is not drained. */
             drain: components["schemas"]["Drain"] | null;
             /**
              * Problems
-             * @description What is wrong with its devices and file systems, by its last heartbeat.
+             * @description Problems of its devices and file systems, from its last heartbeat.
              */
             problems: string[];
             /**
              * Notice
-             * @description Reason that the node gave for its shutdown; attempts there save and move.
+             * @description Announced reason for its shutdown; its attempts save and move.
              */
             notice: string | null;
             /**
              * Request Id
-             * @description Request for nodes of a source whose allocation it is in, if any; the label `source` names the
-             *     source.
+             * @description Request that allocated it, if it comes from a source; the label `source` names the source.
              */
             request_id: string | null;
             /**
              * Ends At
-             * @description End of that allocation, where one is known; its attempts leave before.
+             * @description End of that allocation, if known; its attempts leave before.
              */
             ends_at: string | null;
             /**
              * Slow Slots
-             * @description Slots whose ranks were slower than their peers in several jobs.
+             * @description Slots with ranks that were slower than their peers in several jobs.
              * @default []
              */
             slow_slots: components["schemas"]["SlowSlot"][];
             /**
              * Free Slots
-             * @description Free slots, without those that are withheld.
+             * @description Number of free slots, without withheld ones.
              */
             free_slots: number;
             /**
              * Withheld
-             * @description Slots that no job gets, by their index.
+             * @description Slots that no job gets, by index.
              */
             withheld: components["schemas"]["WithheldSlot"][];
             /**
@@ -10398,7 +10396,7 @@ export interface components {
             roots: string[];
             /**
              * Labels
-             * @description Its labels: those of its worker's settings, and those that people set, which win.
+             * @description Its labels: those that people set override those of the worker's settings.
              */
             labels: {
                 [key: string]: string;
@@ -10422,7 +10420,7 @@ export interface components {
             heartbeat_at: string;
             /**
              * Clock Skew Seconds
-             * @description Its clock less the database's, by the last measurement; absent before one.
+             * @description Its clock minus the database's, by the last measurement; absent before the first.
              */
             clock_skew_seconds: number | null;
         };
@@ -10448,13 +10446,13 @@ export interface components {
             nodes: number;
             /**
              * Ended
-             * @description Whether nothing of it is left, by the engine's word.
+             * @description Whether the engine proves that nothing of it is left.
              */
             ended: boolean;
         };
         /**
          * NodesRequest
-         * @description Body of a request for nodes that no queued job has caused.
+         * @description Body of a request for nodes by a person.
          */
         NodesRequest: {
             /**
@@ -10466,7 +10464,7 @@ export interface components {
         };
         /**
          * NodesRequested
-         * @description Nodes were asked of a source.
+         * @description Nodes were requested from a source.
          */
         NodesRequested: {
             /**
@@ -10495,13 +10493,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "artifacts";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10526,13 +10524,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "checkpoint_settled";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10557,13 +10555,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "facts";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10588,13 +10586,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "log";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10619,13 +10617,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "metrics";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10650,13 +10648,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "operation_progress";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10681,13 +10679,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "operation_waiting";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10712,13 +10710,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "phase";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10743,13 +10741,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "rank_times";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10774,13 +10772,13 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the notice; it determines the fields of `data`. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "waiting";
             /**
              * Job Id
-             * @description Job that it is about.
+             * @description Job of the notice.
              */
             job_id: string;
             /**
@@ -10846,7 +10844,7 @@ export interface components {
         };
         /**
          * OperationKind
-         * @description What is done.
+         * @description Kind of work.
          * @enum {string}
          */
         OperationKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover" | "build";
@@ -10863,14 +10861,14 @@ export interface components {
             outcome: "succeeded" | "failed";
             /**
              * Message
-             * @description Result in words, or why there is none.
+             * @description Result in words, or the reason of the failure.
              */
             message: string;
             /** @description Result of a verification or scrub. */
             verification: components["schemas"]["Verification"] | null;
             /**
              * Files
-             * @description Files that were deleted.
+             * @description Number of deleted files.
              * @default 0
              */
             files: number;
@@ -10880,7 +10878,7 @@ export interface components {
             sample: components["schemas"]["SampleResult"] | null;
             /**
              * Commits
-             * @description Texts of the manifests of the commits found, newest first.
+             * @description Manifests of the commits found, as text, newest first.
              * @default []
              */
             commits: string[];
@@ -10898,14 +10896,14 @@ export interface components {
             outcome: "succeeded" | "failed";
             /**
              * Message
-             * @description Result in words, or why there is none.
+             * @description Result in words, or the reason of the failure.
              */
             message: string;
             /** @description Result of a verification or scrub. */
             verification?: components["schemas"]["VerificationInput"] | null;
             /**
              * Files
-             * @description Files that were deleted.
+             * @description Number of deleted files.
              * @default 0
              */
             files?: number;
@@ -10915,7 +10913,7 @@ export interface components {
             sample?: components["schemas"]["SampleResult"] | null;
             /**
              * Commits
-             * @description Texts of the manifests of the commits found, newest first.
+             * @description Manifests of the commits found, as text, newest first.
              * @default []
              */
             commits?: string[];
@@ -11052,7 +11050,7 @@ export interface components {
         OperationState: "queued" | "running" | "succeeded" | "failed" | "cancelled";
         /**
          * OperationTask
-         * @description What a node needs to carry an operation out.
+         * @description Input of a node to execute an operation.
          */
         OperationTask: {
             /** @description What to do. */
@@ -11074,11 +11072,11 @@ export interface components {
             paths: string[];
             /**
              * Whole Job
-             * @description Whether all else in the job's folder is deleted too.
+             * @description Whether the rest of the job's folder is deleted too.
              * @default false
              */
             whole_job: boolean;
-            /** @description The checkpoint to read, with the digest that its metadata must have. */
+            /** @description The checkpoint to read, with the expected digest of its metadata. */
             checkpoint: components["schemas"]["ResumePoint"] | null;
             /** @description Parameters of an export. */
             export: components["schemas"]["ExportTask"] | null;
@@ -11115,7 +11113,7 @@ export interface components {
             job_name: string;
             /**
              * Checkpoint Id
-             * @description Checkpoint; absent for all of a job.
+             * @description Checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /**
@@ -11130,12 +11128,12 @@ export interface components {
             reason: string;
             /**
              * Waiting
-             * @description Why it has not begun; absent once it has, and before the scheduler's first look at it.
+             * @description Why it has not started; absent once it has, and before the scheduler first checks it.
              */
             waiting: string | null;
             /**
              * Node
-             * @description Node that holds it, or held it last.
+             * @description Node that holds it, or held it last; absent before the first claim.
              */
             node: string | null;
             /**
@@ -11144,8 +11142,8 @@ export interface components {
              */
             tries: number;
             /**
-             * @description Failures of a deletion, a scrub or a recovery, which is repeated until it succeeds or is
-             *     cancelled; absent before the first one and after the end.
+             * @description Failures of a deletion, a scrub or a recovery, which repeats until it succeeds or is
+             *     cancelled; absent before the first failure and after the end.
              */
             failing: components["schemas"]["FailedTries"] | null;
             /** @description Progress. */
@@ -11171,7 +11169,7 @@ export interface components {
         };
         /**
          * OperationWaiting
-         * @description The reason for which an operation waits changed.
+         * @description The reason why an operation waits changed.
          */
         OperationWaiting: {
             /**
@@ -11230,26 +11228,26 @@ export interface components {
             eps: number;
             /**
              * Weight Decay
-             * @description Decay of matrices and embeddings; what has one dimension, as norms, is never decayed.
+             * @description Decay of matrices and embeddings; one-dimensional weights, such as norms, never decay.
              * @default 0.1
              */
             weight_decay: number;
             /**
              * No Decay
-             * @description Matrices that do not decay either, by a part of their name, such as `tok_embeddings`.
+             * @description Further weights that never decay, by a part of their name, such as `tok_embeddings`.
              * @default []
              */
             no_decay: string[];
             /**
              * State Dtype
-             * @description Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then.
+             * @description Type of both moments; bfloat16 halves their memory and limits the betas to 0.996.
              * @default float32
              * @enum {string}
              */
             state_dtype: "float32" | "bfloat16";
             /**
              * Cpu Offload
-             * @description Keep weights, gradients and optimizer states in the memory of the host.
+             * @description Keep weights, gradients and optimizer states in host memory.
              * @default false
              */
             cpu_offload: boolean;
@@ -11292,26 +11290,26 @@ export interface components {
             eps?: number;
             /**
              * Weight Decay
-             * @description Decay of matrices and embeddings; what has one dimension, as norms, is never decayed.
+             * @description Decay of matrices and embeddings; one-dimensional weights, such as norms, never decay.
              * @default 0.1
              */
             weight_decay?: number;
             /**
              * No Decay
-             * @description Matrices that do not decay either, by a part of their name, such as `tok_embeddings`.
+             * @description Further weights that never decay, by a part of their name, such as `tok_embeddings`.
              * @default []
              */
             no_decay?: string[];
             /**
              * State Dtype
-             * @description Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then.
+             * @description Type of both moments; bfloat16 halves their memory and limits the betas to 0.996.
              * @default float32
              * @enum {string}
              */
             state_dtype?: "float32" | "bfloat16";
             /**
              * Cpu Offload
-             * @description Keep weights, gradients and optimizer states in the memory of the host.
+             * @description Keep weights, gradients and optimizer states in host memory.
              * @default false
              */
             cpu_offload?: boolean;
@@ -11335,13 +11333,13 @@ export interface components {
             reason: "disk_full" | "queue_full" | "spool_full" | "quota" | "too_many" | "too_large" | "unreadable";
             /**
              * First
-             * @description Name of the first artifact that was dropped; null for logs.
+             * @description Name of the first dropped artifact; null for logs.
              */
             first: string | null;
         };
         /**
          * Overrides
-         * @description The settings that a resume may change; none of them affects what the job computes.
+         * @description The settings that a resume may change without an effect on the result of the job.
          */
         Overrides: {
             /** @description Other parallel axes. */
@@ -11356,7 +11354,7 @@ export interface components {
              * @description Whether weights, gradients and moments are kept in host memory.
              */
             cpu_offload: boolean | null;
-            /** @description What backward recomputes. */
+            /** @description Activations that backward recomputes. */
             activation_checkpoint: components["schemas"]["ActivationCheckpointSection"] | null;
             /** @description torch.compile. */
             compile: components["schemas"]["CompileSection"] | null;
@@ -11368,13 +11366,13 @@ export interface components {
             retry: components["schemas"]["RetrySection"] | null;
             /**
              * Steps
-             * @description More steps (or fewer) than submitted; the schedule stays as it was.
+             * @description Another number of steps; the learning-rate schedule stays as it was.
              */
             steps: number | null;
         };
         /**
          * Overrides
-         * @description The settings that a resume may change; none of them affects what the job computes.
+         * @description The settings that a resume may change without an effect on the result of the job.
          */
         OverridesInput: {
             /** @description Other parallel axes. */
@@ -11389,7 +11387,7 @@ export interface components {
              * @description Whether weights, gradients and moments are kept in host memory.
              */
             cpu_offload?: boolean | null;
-            /** @description What backward recomputes. */
+            /** @description Activations that backward recomputes. */
             activation_checkpoint?: components["schemas"]["ActivationCheckpointSectionInput"] | null;
             /** @description torch.compile. */
             compile?: components["schemas"]["CompileSectionInput"] | null;
@@ -11401,18 +11399,18 @@ export interface components {
             retry?: components["schemas"]["RetrySectionInput"] | null;
             /**
              * Steps
-             * @description More steps (or fewer) than submitted; the schedule stays as it was.
+             * @description Another number of steps; the learning-rate schedule stays as it was.
              */
             steps?: number | null;
         };
         /**
          * PackView
-         * @description A pack: a gzipped tar archive, named by its content.
+         * @description A pack: a gzipped tar archive, named by its digest.
          */
         PackView: {
             /**
              * Digest
-             * @description SHA-256 of the archive, as `program.code.pack` names it.
+             * @description SHA-256 of the archive, the value for `program.code.pack`.
              */
             digest: string;
             /**
@@ -11430,7 +11428,7 @@ export interface components {
             items: components["schemas"]["ArtifactView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11443,7 +11441,7 @@ export interface components {
             items: components["schemas"]["AttemptView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11456,7 +11454,7 @@ export interface components {
             items: components["schemas"]["CheckpointView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11469,7 +11467,7 @@ export interface components {
             items: components["schemas"]["EventView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11482,7 +11480,7 @@ export interface components {
             items: components["schemas"]["JobRequestView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11495,7 +11493,7 @@ export interface components {
             items: components["schemas"]["JobSummary"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11508,7 +11506,7 @@ export interface components {
             items: components["schemas"]["NodeRequestView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11521,7 +11519,7 @@ export interface components {
             items: components["schemas"]["NodeView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11534,7 +11532,7 @@ export interface components {
             items: components["schemas"]["OperationView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11547,7 +11545,7 @@ export interface components {
             items: components["schemas"]["ProjectView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11560,7 +11558,7 @@ export interface components {
             items: components["schemas"]["QueueEntry"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11573,7 +11571,7 @@ export interface components {
             items: components["schemas"]["SourceView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11586,7 +11584,7 @@ export interface components {
             items: components["schemas"]["TokenView"][];
             /**
              * Next Page Token
-             * @description Token of the next page; absent on the last one.
+             * @description Token of the next page; absent on the last page.
              */
             next_page_token: string | null;
         };
@@ -11609,8 +11607,8 @@ export interface components {
             dp_shard: number;
             /**
              * Reshard After Forward
-             * @description Free gathered weights after the forward pass; `default`: yes, unless pipeline parallel is on,
-             *     and never for the last layers, which backward needs at once.
+             * @description Free gathered weights after the forward pass. `default` frees them, except under pipeline
+             *     parallelism and in the last layers, which backward needs immediately.
              * @default default
              * @enum {string}
              */
@@ -11623,7 +11621,7 @@ export interface components {
             cp: number;
             /**
              * Cp Method
-             * @description How context-parallel ranks attend to each other's keys.
+             * @description How context-parallel ranks attend to the keys of other ranks.
              * @default allgather_kv
              * @enum {string}
              */
@@ -11667,7 +11665,8 @@ export interface components {
             pp_schedule: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
             /**
              * Pp Microbatches
-             * @description Micro-batches of one run of the pipeline; those of the shortest step when absent.
+             * @description Micro-batches of one run of the pipeline; the number that gives the shortest step when
+             *     absent.
              */
             pp_microbatches: number | null;
             /**
@@ -11701,8 +11700,8 @@ export interface components {
             dp_shard?: number;
             /**
              * Reshard After Forward
-             * @description Free gathered weights after the forward pass; `default`: yes, unless pipeline parallel is on,
-             *     and never for the last layers, which backward needs at once.
+             * @description Free gathered weights after the forward pass. `default` frees them, except under pipeline
+             *     parallelism and in the last layers, which backward needs immediately.
              * @default default
              * @enum {string}
              */
@@ -11715,7 +11714,7 @@ export interface components {
             cp?: number;
             /**
              * Cp Method
-             * @description How context-parallel ranks attend to each other's keys.
+             * @description How context-parallel ranks attend to the keys of other ranks.
              * @default allgather_kv
              * @enum {string}
              */
@@ -11759,7 +11758,8 @@ export interface components {
             pp_schedule?: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
             /**
              * Pp Microbatches
-             * @description Micro-batches of one run of the pipeline; those of the shortest step when absent.
+             * @description Micro-batches of one run of the pipeline; the number that gives the shortest step when
+             *     absent.
              */
             pp_microbatches?: number | null;
             /**
@@ -11781,7 +11781,7 @@ export interface components {
         ParameterCount: {
             /**
              * Embedding
-             * @description Token embedding; with tied embeddings it is the head too.
+             * @description Token embedding; with tied embeddings also the head.
              */
             embedding: number;
             /**
@@ -11816,7 +11816,7 @@ export interface components {
             head: number;
             /**
              * Total
-             * @description All of them, each counted once.
+             * @description Total, each parameter counted once.
              */
             total: number;
         };
@@ -11827,24 +11827,24 @@ export interface components {
         PendingCollective: {
             /**
              * Group
-             * @description Its process group, equal on all ranks of the group.
+             * @description Its process group; the same on all ranks of the group.
              */
             group: string;
             /**
              * Ranks
-             * @description Global ranks of the group; empty where they are not known. Each rank reports its group, and
-             *     a list of 4,096 ranks would be 22 KB.
+             * @description Global ranks of the group; empty if unknown. Ranges are short: each rank reports its group,
+             *     and a list of 4,096 ranks would take 22 KB.
              * @default []
              */
             ranks?: components["schemas"]["RankRange"][];
             /**
              * Number
-             * @description Its position among the collectives of the group, equal on all ranks.
+             * @description Its position among the collectives of the group; the same on all ranks.
              */
             number: number;
             /**
              * Op
-             * @description Such as `all_reduce`.
+             * @description Operation, such as `all_reduce`.
              */
             op: string;
             /**
@@ -11879,7 +11879,7 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Skip
-             * @description Windows of the stream that it skips in addition to those that the job skips already.
+             * @description Windows of the stream to skip in addition to those that the job already skips.
              * @default []
              */
             skip: number[][];
@@ -11891,7 +11891,7 @@ export interface components {
             allow_code_change: boolean;
             /**
              * Parent Named
-             * @description Whether it repeats an attempt that has saved nothing and whose checkpoint a person named.
+             * @description Whether it repeats an attempt that saved nothing, from a checkpoint that a person named.
              * @default false
              */
             parent_named: boolean;
@@ -11911,7 +11911,7 @@ export interface components {
         };
         /**
          * Phase
-         * @description What the trainer is busy with; each phase has its own limit of silence.
+         * @description Current activity of the trainer; each phase has its own limit of silence.
          * @enum {string}
          */
         Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "validating" | "saving" | "ending";
@@ -11924,18 +11924,18 @@ export interface components {
             phase: components["schemas"]["Phase"];
             /**
              * Step
-             * @description Completed optimizer steps; absent where the supervisor reports the phase.
+             * @description Completed optimizer steps; absent if the supervisor reports the phase.
              */
             step?: number | null;
             /**
              * Time
-             * @description Unix time in seconds, likewise.
+             * @description Unix time in seconds; absent if the supervisor reports the phase.
              */
             time?: number | null;
         };
         /**
          * PilotIdentity
-         * @description The life of a pilot, by which a join secret is held to one instance at a time.
+         * @description Identity of one run of a pilot; a join secret is valid for one instance at a time.
          */
         PilotIdentity: {
             /**
@@ -11950,13 +11950,13 @@ export interface components {
             index: number;
             /**
              * Instance
-             * @description The engine's name of this life, as `EngineNode.instance`.
+             * @description The engine's name of this run, as in `EngineNode.instance`.
              */
             instance: string;
         };
         /**
          * PipelinePlan
-         * @description Stages of the model, and how long ranks wait for each other.
+         * @description Stages of the model, and waiting times of the ranks.
          */
         PipelinePlan: {
             /**
@@ -11982,13 +11982,13 @@ export interface components {
             runs: number;
             /**
              * Empty
-             * @description Micro-batches of a step that hold no sequence and only fill up its last run.
+             * @description Micro-batches of a step without a sequence, which only fill its last run.
              */
             empty: number;
             /**
              * Bubble Share
-             * @description Share of a run for which a rank waits, assuming equally long stages; with a zero-bubble
-             *     schedule also equally long forward and halves of backward.
+             * @description Share of a run for which a rank waits, if all stages take equal time; with a zero-bubble
+             *     schedule also if forward and both halves of backward take equal time.
              */
             bubble_share: number;
         };
@@ -12009,7 +12009,7 @@ export interface components {
             nodes: string[];
             /**
              * Spares
-             * @description Nodes that are reserved as spares.
+             * @description Reserved spare nodes.
              * @default []
              */
             spares?: string[];
@@ -12025,7 +12025,7 @@ export interface components {
             start_step: number;
             /**
              * Backfilled Before
-             * @description Name of the waiting job on whose nodes it starts, because it ends in time.
+             * @description Name of the waiting job that keeps these nodes; this attempt ends in time for it.
              */
             backfilled_before?: string | null;
         };
@@ -12035,7 +12035,7 @@ export interface components {
          */
         Plan: {
             /**
-             * @description What runs: the built-in trainer. (enum property replaced by openapi-typescript)
+             * @description Kind of job: the built-in trainer. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "trainer";
@@ -12048,25 +12048,25 @@ export interface components {
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description The layout in words, as in `HSDP 2x2`.
+             * @description The layout in words, such as `HSDP 2x2`.
              */
             name: string;
             /**
              * Device
-             * @description Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only.
+             * @description Expected kind of slot: the spec's, else GPUs, unless all nodes have only CPUs.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Auto
-             * @description Value of each field that is `auto` on such slots; an attempt uses its own slots.
+             * @description Value of each `auto` field on the expected kind of slot; an attempt uses its own slots.
              */
             auto: {
                 [key: string]: boolean | number | string;
             };
-            /** @description Axes with which to start for a model of this size, whatever the spec has. */
+            /** @description Recommended axes for a model of this size, independent of the spec's. */
             strategy: components["schemas"]["Strategy"];
-            /** @description How the global batch is split. */
+            /** @description Split of the global batch. */
             batch: components["schemas"]["BatchPlan"];
             /** @description Its stages; absent without pipeline parallelism. */
             pipeline: components["schemas"]["PipelinePlan"] | null;
@@ -12089,7 +12089,7 @@ export interface components {
             parameters: components["schemas"]["ParameterCount"];
             /**
              * Flops Per Token
-             * @description Model FLOPs of forward and backward for one token, recomputation not counted.
+             * @description Model FLOPs of forward and backward for one token, without recomputation.
              */
             flops_per_token: number;
             /**
@@ -12106,22 +12106,22 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"];
             /**
              * Fits
-             * @description Whether it is within the device's memory; absent when that is not known. After runs of the
-             *     hardware it is their corrected estimate with its margin.
+             * @description Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
+             *     corrected estimate with its margin is compared.
              */
             fits: boolean | null;
             /** @description Predicted step; absent for unknown hardware. */
             speed: components["schemas"]["SpeedEstimate"] | null;
             /**
              * Ranked
-             * @description Legal layouts of as many slots, those that fit first, then the fastest first; empty for
-             *     unknown hardware. The job's own is among them.
+             * @description Legal layouts of the same number of slots, including the job's own. Layouts that fit come
+             *     first, the fastest first; empty for unknown hardware.
              * @default []
              */
             ranked: components["schemas"]["RankedLayout"][];
             /**
              * Ranked Of
-             * @description Legal layouts that were compared; of them `ranked` lists the first.
+             * @description Number of compared legal layouts; `ranked` lists the first of them.
              * @default 0
              */
             ranked_of: number;
@@ -12129,7 +12129,7 @@ export interface components {
             calibration: components["schemas"]["Calibration"] | null;
             /**
              * Device Memory Bytes
-             * @description Memory of the smallest slot, with which `fits` compares; absent when that is not known.
+             * @description Memory of the smallest slot, which `fits` compares; absent if unknown.
              */
             device_memory_bytes: number | null;
             /**
@@ -12139,17 +12139,18 @@ export interface components {
             checkpoint_bytes: number;
             /**
              * Checkpoints Kept
-             * @description Largest number of checkpoints on storage at once, counted by steps.
+             * @description Largest number of checkpoints on storage at the same time; saves on request are not
+             *     counted.
              */
             checkpoints_kept: number;
             /**
              * Checkpoints Bytes
-             * @description Size of all of them.
+             * @description Size of `checkpoints_kept` checkpoints.
              */
             checkpoints_bytes: number;
             /**
              * Warnings
-             * @description Settings that are legal and probably unintended, each with its field.
+             * @description Legal but probably unintended settings, each with its field.
              */
             warnings: components["schemas"]["Problem"][];
         };
@@ -12160,12 +12161,12 @@ export interface components {
         PriorityChanged: {
             /**
              * Before
-             * @description Priority until then.
+             * @description Previous priority.
              */
             before: number;
             /**
              * Priority
-             * @description Priority from then on.
+             * @description New priority.
              */
             priority: number;
         };
@@ -12230,7 +12231,7 @@ export interface components {
             errors?: components["schemas"]["Problem"][];
             /**
              * Request Id
-             * @description Id under which the server logged the request.
+             * @description Id of the request in the server's log.
              */
             request_id: string;
         };
@@ -12241,7 +12242,7 @@ export interface components {
         ProgramManifest: {
             /**
              * Saved By
-             * @description Differs from the manifest of the built-in trainer, which has no such field.
+             * @description Distinguishes it from a manifest of the built-in trainer, which lacks this field.
              * @default program
              * @constant
              */
@@ -12280,23 +12281,23 @@ export interface components {
             created_at: string;
             /**
              * World Size
-             * @description Processes that took part.
+             * @description Number of processes that took part.
              */
             world_size: number;
             /**
              * Parent
-             * @description Checkpoint from which the attempt resumed.
+             * @description Parent checkpoint of the attempt.
              */
             parent: string | null;
             /**
              * Kind
-             * @description Why it was saved, as the program names it.
+             * @description Reason for the save, from the program.
              * @default interval
              */
             kind: string;
             /**
              * Save Seconds
-             * @description From the entry of rank 0 into the block to the last checksum.
+             * @description Time from rank 0's entry into the block to the last checksum.
              */
             save_seconds: number;
             /**
@@ -12313,17 +12314,17 @@ export interface components {
             size: number;
             /**
              * Files
-             * @description Every file of the folder but manifest and marker, by path.
+             * @description Every file of the folder except manifest and marker, by path.
              */
             files: components["schemas"]["SavedFile"][];
         };
         /**
          * ProgramPlan
-         * @description The plan of a job that runs a program, of which only its slots are known before it runs.
+         * @description The plan of a program: only its slots are known before it runs.
          */
         ProgramPlan: {
             /**
-             * @description What runs: a program. (enum property replaced by openapi-typescript)
+             * @description Kind of job: a program. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "program";
@@ -12341,47 +12342,47 @@ export interface components {
             name: string;
             /**
              * Device
-             * @description Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only.
+             * @description Expected kind of slot: the spec's, else GPUs, unless all nodes have only CPUs.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Steps
-             * @description Steps in all; absent where the spec does not give them.
+             * @description Total steps; absent if the spec does not give them.
              */
             steps: number | null;
             /**
              * Command
-             * @description Words of the command of the first attempt.
+             * @description Command of the first attempt, word by word.
              */
             command: string[];
             /**
              * Unknown
-             * @description What cannot be known of a program before it runs.
+             * @description Quantities that are unknown before it runs.
              */
             unknown: string[];
             /**
              * Warnings
-             * @description Settings that are legal and probably unintended, each with its field.
+             * @description Legal but probably unintended settings, each with its field.
              */
             warnings: components["schemas"]["Problem"][];
         };
         /**
          * ProgramSection
-         * @description A program of the user's own in place of the built-in trainer.
+         * @description A program of the user's own, instead of the built-in trainer.
          */
         ProgramSection: {
             /**
              * Command
-             * @description Words of the command, which no shell reads. The first is looked up among the programs of the
-             *     environment, then as a path in the working directory, then on the node's `PATH`; a file that
-             *     ends with `.py` runs with the environment's Python.
+             * @description Words of the command; no shell expands them. The first word is searched among the programs of
+             *     the environment, then as a path in the working directory, then on the node's `PATH`. A `.py`
+             *     file runs with the environment's Python.
              */
             command: string[];
             /**
              * Launcher
              * @description `torchrun` starts the command once for each slot, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
-             *     `MASTER_ADDR` and `MASTER_PORT`; `command` once for each node, with `MASTER_ADDR`,
+             *     `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once for each node, with `MASTER_ADDR`,
              *     `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`.
              * @default torchrun
              * @enum {string}
@@ -12389,63 +12390,62 @@ export interface components {
             launcher: "torchrun" | "command";
             /**
              * Arguments
-             * @description Values that follow the command as `--name value`, so that comparisons can read them: `true`
-             *     as `--name`, `false` not at all, and a list as `--name` with all of its values.
+             * @description Arguments to add to the command as `--name value`; comparisons of jobs read them. `true`
+             *     becomes `--name`, `false` is left out, and a list becomes `--name` and all of its values.
              */
             arguments: {
                 [key: string]: boolean | number | string | (boolean | number | string)[];
             };
             /**
              * Resume Arguments
-             * @description Words that follow the others once ranks of an earlier attempt have begun. `{checkpoint}` in
-             *     them stands for the folder of the checkpoint from which the attempt resumes; without one they
+             * @description Words to append once ranks of an earlier attempt have started. `{checkpoint}` in them stands
+             *     for the folder of the checkpoint that the attempt loads; if the attempt loads none, all of them
              *     are left out.
              * @default []
              */
             resume_arguments: string[];
             /**
              * Working Dir
-             * @description Folder inside the code in which the ranks start.
+             * @description Working directory of the ranks, inside the code.
              * @default .
              */
             working_dir: string;
             /**
              * Steps
-             * @description Steps that the program takes in all, where that is known: its progress is shown by them.
+             * @description Total steps of the program if known; its progress is shown in them.
              */
             steps: number | null;
             /**
              * Resume
-             * @description What the program can do with what it saved: begin again, go on with as many slots, or go on
-             *     with any number of them. An elastic job needs `any_world_size`.
+             * @description Whether the program can resume from its saves: never, on the same number of slots, or on any
+             *     number. An elastic job needs `any_world_size`.
              * @default never
              * @enum {string}
              */
             resume: "never" | "same_world_size" | "any_world_size";
             /**
              * Preemptible
-             * @description Whether a job of higher priority may take its slots, although what it did since its last save
-             *     is lost.
+             * @description Whether a job of higher priority may take its slots; work since the last save is lost.
              * @default false
              */
             preemptible: boolean;
             /**
              * Artifacts
-             * @description Patterns of files, such as `results/**\/*.csv`, that are stored with the job when an attempt
-             *     ends; relative to the working folder, and to `outputs` of the run directory.
+             * @description Patterns of files to store with the job when an attempt ends, such as `results/**\/*.csv`.
+             *     They are relative to the working directory, and to `outputs` in the run directory.
              * @default []
              */
             artifacts: string[];
             /**
              * Stop Grace Seconds
-             * @description Time between SIGTERM to each rank and the end of all of them, on a stop.
+             * @description On a stop, time from SIGTERM to the ranks until those that still run are killed.
              * @default 30
              */
             stop_grace_seconds: number;
-            /** @description Where its files come from; it starts in an empty folder when absent. */
+            /** @description Source of its files; without it the program starts in an empty folder. */
             code: components["schemas"]["CodeSection"] | null;
             /**
-             * @description The interpreter and packages with which it runs.
+             * @description Its interpreter and packages.
              * @default {
              *       "modules": []
              *     }
@@ -12454,20 +12454,20 @@ export interface components {
         };
         /**
          * ProgramSection
-         * @description A program of the user's own in place of the built-in trainer.
+         * @description A program of the user's own, instead of the built-in trainer.
          */
         ProgramSectionInput: {
             /**
              * Command
-             * @description Words of the command, which no shell reads. The first is looked up among the programs of the
-             *     environment, then as a path in the working directory, then on the node's `PATH`; a file that
-             *     ends with `.py` runs with the environment's Python.
+             * @description Words of the command; no shell expands them. The first word is searched among the programs of
+             *     the environment, then as a path in the working directory, then on the node's `PATH`. A `.py`
+             *     file runs with the environment's Python.
              */
             command: string[];
             /**
              * Launcher
              * @description `torchrun` starts the command once for each slot, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
-             *     `MASTER_ADDR` and `MASTER_PORT`; `command` once for each node, with `MASTER_ADDR`,
+             *     `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once for each node, with `MASTER_ADDR`,
              *     `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`.
              * @default torchrun
              * @enum {string}
@@ -12475,63 +12475,62 @@ export interface components {
             launcher?: "torchrun" | "command";
             /**
              * Arguments
-             * @description Values that follow the command as `--name value`, so that comparisons can read them: `true`
-             *     as `--name`, `false` not at all, and a list as `--name` with all of its values.
+             * @description Arguments to add to the command as `--name value`; comparisons of jobs read them. `true`
+             *     becomes `--name`, `false` is left out, and a list becomes `--name` and all of its values.
              */
             arguments?: {
                 [key: string]: boolean | number | string | (boolean | number | string)[];
             };
             /**
              * Resume Arguments
-             * @description Words that follow the others once ranks of an earlier attempt have begun. `{checkpoint}` in
-             *     them stands for the folder of the checkpoint from which the attempt resumes; without one they
+             * @description Words to append once ranks of an earlier attempt have started. `{checkpoint}` in them stands
+             *     for the folder of the checkpoint that the attempt loads; if the attempt loads none, all of them
              *     are left out.
              * @default []
              */
             resume_arguments?: string[];
             /**
              * Working Dir
-             * @description Folder inside the code in which the ranks start.
+             * @description Working directory of the ranks, inside the code.
              * @default .
              */
             working_dir?: string;
             /**
              * Steps
-             * @description Steps that the program takes in all, where that is known: its progress is shown by them.
+             * @description Total steps of the program if known; its progress is shown in them.
              */
             steps?: number | null;
             /**
              * Resume
-             * @description What the program can do with what it saved: begin again, go on with as many slots, or go on
-             *     with any number of them. An elastic job needs `any_world_size`.
+             * @description Whether the program can resume from its saves: never, on the same number of slots, or on any
+             *     number. An elastic job needs `any_world_size`.
              * @default never
              * @enum {string}
              */
             resume?: "never" | "same_world_size" | "any_world_size";
             /**
              * Preemptible
-             * @description Whether a job of higher priority may take its slots, although what it did since its last save
-             *     is lost.
+             * @description Whether a job of higher priority may take its slots; work since the last save is lost.
              * @default false
              */
             preemptible?: boolean;
             /**
              * Artifacts
-             * @description Patterns of files, such as `results/**\/*.csv`, that are stored with the job when an attempt
-             *     ends; relative to the working folder, and to `outputs` of the run directory.
+             * @description Patterns of files to store with the job when an attempt ends, such as `results/**\/*.csv`.
+             *     They are relative to the working directory, and to `outputs` in the run directory.
              * @default []
              */
             artifacts?: string[];
             /**
              * Stop Grace Seconds
-             * @description Time between SIGTERM to each rank and the end of all of them, on a stop.
+             * @description On a stop, time from SIGTERM to the ranks until those that still run are killed.
              * @default 30
              */
             stop_grace_seconds?: number;
-            /** @description Where its files come from; it starts in an empty folder when absent. */
+            /** @description Source of its files; without it the program starts in an empty folder. */
             code?: components["schemas"]["CodeSectionInput"] | null;
             /**
-             * @description The interpreter and packages with which it runs.
+             * @description Its interpreter and packages.
              * @default {
              *       "modules": []
              *     }
@@ -12553,18 +12552,18 @@ export interface components {
             step: number;
             /**
              * Steps
-             * @description Steps after which the job has succeeded; null where a program does not give them.
+             * @description Steps after which the job has succeeded; null if a program does not give them.
              */
             steps: number | null;
             /**
              * Steps Reported
-             * @description Whether a program reports `steps` while it runs, as an estimate that limits nothing.
+             * @description Whether `steps` is a running program's own estimate, which limits nothing.
              * @default false
              */
             steps_reported: boolean;
             /**
              * Answers
-             * @description What a program carries out: an order to stop, and requests by their kind.
+             * @description Orders and requests that a program supports: stop, and kinds of requests.
              * @default []
              */
             answers: ("stop" | "save" | "profile" | "memory_snapshot")[];
@@ -12580,7 +12579,7 @@ export interface components {
             tokens_per_second: number | null;
             /**
              * Seconds Left
-             * @description Estimate from the pace of the last steps.
+             * @description Estimated time to the end, from the pace of the last steps.
              */
             seconds_left: number | null;
             /**
@@ -12599,9 +12598,9 @@ export interface components {
              * @description Its name.
              */
             project: string;
-            /** @description Settings until then; absent where it was created. */
+            /** @description Previous settings; absent if it was created. */
             before: components["schemas"]["ProjectSettings"] | null;
-            /** @description Settings from then on; absent where it was deleted. */
+            /** @description New settings; absent if it was deleted. */
             after: components["schemas"]["ProjectSettings"] | null;
         };
         /**
@@ -12623,13 +12622,13 @@ export interface components {
             weight?: number;
             /**
              * Max Slots
-             * @description Slots that its jobs hold at most at the same time; unlimited when null.
+             * @description Most slots that its jobs hold at the same time; unlimited when null.
              */
             max_slots?: number | null;
             /**
              * Slot Hours Per Month
-             * @description Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null. A slot
-             *     is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             * @description Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null. A slot is
+             *     one GPU, one MIG instance, or one CPU rank on a node without GPUs.
              */
             slot_hours_per_month?: number | null;
             /**
@@ -12641,7 +12640,7 @@ export interface components {
         };
         /**
          * ProjectSettings
-         * @description Settings of a project; of a change, those that are given, while the others stay.
+         * @description Settings of a project; a change contains only the changed ones.
          */
         ProjectSettings: {
             /**
@@ -12658,19 +12657,19 @@ export interface components {
             weight: number;
             /**
              * Max Slots
-             * @description Slots that its jobs hold at most at the same time; unlimited when null.
+             * @description Most slots that its jobs hold at the same time; unlimited when null.
              */
             max_slots: number | null;
             /**
              * Slot Hours Per Month
-             * @description Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null. A slot
-             *     is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             * @description Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null. A slot is
+             *     one GPU, one MIG instance, or one CPU rank on a node without GPUs.
              */
             slot_hours_per_month: number | null;
         };
         /**
          * ProjectSettings
-         * @description Settings of a project; of a change, those that are given, while the others stay.
+         * @description Settings of a project; a change contains only the changed ones.
          */
         ProjectSettingsInput: {
             /**
@@ -12687,19 +12686,19 @@ export interface components {
             weight?: number;
             /**
              * Max Slots
-             * @description Slots that its jobs hold at most at the same time; unlimited when null.
+             * @description Most slots that its jobs hold at the same time; unlimited when null.
              */
             max_slots?: number | null;
             /**
              * Slot Hours Per Month
-             * @description Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null. A slot
-             *     is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             * @description Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null. A slot is
+             *     one GPU, one MIG instance, or one CPU rank on a node without GPUs.
              */
             slot_hours_per_month?: number | null;
         };
         /**
          * ProjectSlotTime
-         * @description The slot-time that the jobs of a project held.
+         * @description Slot-time held by the jobs of a project.
          */
         ProjectSlotTime: {
             /**
@@ -12709,18 +12708,18 @@ export interface components {
             project: string;
             /**
              * Slot Milliseconds
-             * @description Slot-time that they held.
+             * @description Held slot-time.
              */
             slot_milliseconds: number;
             /**
              * Categories
-             * @description The categories that have time: they sum to it.
+             * @description The categories that have time; they sum to `slot_milliseconds`.
              */
             categories: components["schemas"]["SlotTime"][];
         };
         /**
          * ProjectView
-         * @description A project with what its jobs hold and use.
+         * @description A project, with current use by its jobs.
          */
         ProjectView: {
             /**
@@ -12740,12 +12739,12 @@ export interface components {
             weight: number;
             /**
              * Max Slots
-             * @description Slots that its jobs hold at most; unlimited when null.
+             * @description Most slots that its jobs hold; unlimited when null.
              */
             max_slots: number | null;
             /**
              * Slot Hours Per Month
-             * @description Slot-hours that its jobs use at most in a calendar month (UTC); unlimited when null.
+             * @description Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null.
              */
             slot_hours_per_month: number | null;
             /**
@@ -12761,23 +12760,23 @@ export interface components {
             created_at: string;
             /**
              * Held Slots
-             * @description Slots of its jobs that start, run or stop.
+             * @description Slots of its starting, running and stopping jobs.
              */
             held_slots: number;
             /**
              * Waiting Jobs
-             * @description Its jobs in the queue.
+             * @description Number of its jobs in the queue.
              */
             waiting_jobs: number;
             /**
              * Share
-             * @description Part of the slots held by all projects that it holds; 0 when none is held.
+             * @description Its held slots divided by the held slots of all projects; 0 if no slots are held.
              */
             share: number;
             /**
              * Fair Share
-             * @description Its weight divided by the weights of all projects with a job that waits or holds slots; 0
-             *     when it has no such job.
+             * @description Its weight divided by the weights of all projects with a job that waits or holds slots; 0 if
+             *     it has no such job.
              */
             fair_share: number;
             /**
@@ -12800,7 +12799,8 @@ export interface components {
             recipe: "none" | "float8_tensorwise" | "float8_rowwise" | "float8_rowwise_with_gw_hp" | "mxfp8";
             /**
              * Exclude
-             * @description Linear layers that stay in high precision, by a part of their name; our head always does.
+             * @description Linear layers that stay in high precision, by a part of their name. The head of a built-in
+             *     model always does.
              * @default [
              *       "output"
              *     ]
@@ -12808,7 +12808,7 @@ export interface components {
             exclude: string[];
             /**
              * Min Dim
-             * @description Linear layers that are narrower on either side stay in high precision: scaling them would
+             * @description Linear layers with a side narrower than this stay in high precision, because scaling would
              *     cost more than the products save.
              * @default 0
              */
@@ -12828,7 +12828,8 @@ export interface components {
             recipe?: "none" | "float8_tensorwise" | "float8_rowwise" | "float8_rowwise_with_gw_hp" | "mxfp8";
             /**
              * Exclude
-             * @description Linear layers that stay in high precision, by a part of their name; our head always does.
+             * @description Linear layers that stay in high precision, by a part of their name. The head of a built-in
+             *     model always does.
              * @default [
              *       "output"
              *     ]
@@ -12836,7 +12837,7 @@ export interface components {
             exclude?: string[];
             /**
              * Min Dim
-             * @description Linear layers that are narrower on either side stay in high precision: scaling them would
+             * @description Linear layers with a side narrower than this stay in high precision, because scaling would
              *     cost more than the products save.
              * @default 0
              */
@@ -12844,7 +12845,7 @@ export interface components {
         };
         /**
          * QueueEntry
-         * @description A job that waits, and when it is expected to start.
+         * @description A waiting job, and its expected start.
          */
         QueueEntry: {
             /**
@@ -12864,7 +12865,7 @@ export interface components {
             project: string;
             /**
              * Position
-             * @description Place in the queue, from 1.
+             * @description Position in the queue, from 1.
              */
             position: number;
             /**
@@ -12874,7 +12875,7 @@ export interface components {
             priority: number;
             /**
              * Priority Words
-             * @description Name of its priority, such as `high`; the number of one without a name.
+             * @description Name of its priority, such as `high`, or its number if it has no name.
              */
             priority_words: string;
             /**
@@ -12889,39 +12890,39 @@ export interface components {
             layout: string;
             /**
              * Queued At
-             * @description Since when it waits.
+             * @description When it entered the queue.
              */
             queued_at: string | null;
             /**
              * Reason
-             * @description Why it waits; null until the scheduler has looked at it.
+             * @description Why it waits; null until the scheduler first checks it.
              */
             reason: string | null;
             /**
              * Expected Start At
-             * @description Expected start, from the paces of the jobs that run; null when it is not known.
+             * @description Expected start, from the pace of the running jobs; null if unknown.
              */
             expected_start_at: string | null;
             /**
              * Unknown Because
-             * @description Why no start is expected; null where one is.
+             * @description Why the expected start is unknown; null if it is known.
              */
             unknown_because: string | null;
             /**
              * Backfilled Before
-             * @description Name of the job ahead on whose nodes it is expected to start, because it ends in time.
+             * @description Name of the job ahead that keeps the nodes of the expected start; this job ends in time.
              */
             backfilled_before: string | null;
             /**
              * Lasts Seconds
-             * @description Expected time from its placement to its end, as former attempts of the same training part
-             *     show it, or its own; null where none does.
+             * @description Expected time from placement to end, from former attempts of the same training part or of the
+             *     job itself; null without any.
              */
             lasts_seconds: number | null;
         };
         /**
          * QueuePlace
-         * @description The place of one job in the queue.
+         * @description The position of one job in the queue.
          */
         QueuePlace: {
             /** @description Its entry; null while the job does not wait. */
@@ -12962,7 +12963,7 @@ export interface components {
             pid: number;
             /**
              * Exit Code
-             * @description Exit code; absent when a signal ended it or its end was not observed.
+             * @description Exit code; absent if a signal ended it or its end was not observed.
              */
             exit_code: number | null;
             /**
@@ -12978,7 +12979,7 @@ export interface components {
         };
         /**
          * RankPosition
-         * @description `positions/rank-<r>.json`: where a rank is, written when the supervisor requests it.
+         * @description `positions/rank-<r>.json`: position of a rank, written when the supervisor requests it.
          */
         RankPosition: {
             /**
@@ -12998,15 +12999,15 @@ export interface components {
             step?: number | null;
             /**
              * Place
-             * @description Innermost frame that belongs to neither Python nor a package, such as
-             *     `data/batches.py:113 in __next__`; absent for a rank that did not answer.
+             * @description Innermost frame outside Python and packages, such as `data/batches.py:113 in __next__`;
+             *     absent for a rank that did not answer.
              */
             place?: string | null;
-            /** @description The oldest collective that has not ended there. */
+            /** @description The oldest open collective of the rank. */
             collective?: components["schemas"]["PendingCollective"] | null;
             /**
              * Process
-             * @description State of its process where it did not answer, such as `stopped`.
+             * @description State of its process if it did not answer, such as `stopped`.
              */
             process?: string | null;
         };
@@ -13022,19 +13023,19 @@ export interface components {
             first: number;
             /**
              * Last
-             * @description Last rank, included.
+             * @description Last rank, inclusive.
              */
             last: number;
             /**
              * Step
-             * @description Distance between two neighbours.
+             * @description Distance between neighbours.
              * @default 1
              */
             step?: number;
         };
         /**
          * RankSpan
-         * @description Neighbouring ranks, by the one of them with the longest own time.
+         * @description Neighbouring ranks, represented by the rank with the longest own time.
          */
         RankSpan: {
             /**
@@ -13044,43 +13045,43 @@ export interface components {
             first_rank: number;
             /**
              * Last Rank
-             * @description Last rank of it.
+             * @description Last rank of the span.
              */
             last_rank: number;
             /**
              * Rank
-             * @description The slowest of them, to which the times belong.
+             * @description The slowest rank of the span; the times are its own.
              */
             rank: number;
             /**
              * Compute Seconds
-             * @description All of a step but the next two.
+             * @description Time of a step without the next two.
              */
             compute_seconds: number;
             /**
              * Data Seconds
-             * @description Waiting for the next batch.
+             * @description Wait for the next batch.
              */
             data_seconds: number;
             /**
              * Wait Seconds
-             * @description Waiting for other ranks, in collectives.
+             * @description Wait for other ranks, in collectives.
              */
             wait_seconds: number;
         };
         /**
          * RankTimes
-         * @description How the ranks spent the steps of the last window, as means for each step.
+         * @description Times of the ranks in the last window, as means per step.
          */
         RankTimes: {
             /**
              * Step
-             * @description Completed optimizer steps at its end.
+             * @description Completed optimizer steps at the end of the window.
              */
             step: number;
             /**
              * Time
-             * @description Its end, Unix time in seconds, by the clock of global rank 0's node.
+             * @description End of the window, Unix time in seconds, by the clock of global rank 0's node.
              */
             time: number;
             /**
@@ -13102,19 +13103,19 @@ export interface components {
         };
         /**
          * RankedLayout
-         * @description A legal layout of a draft, to be written into it.
+         * @description A legal layout for a draft of a spec, ready to be written into it.
          */
         RankedLayout: {
             /** @description The parallel axes. */
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description The layout in words, as in `HSDP 2x2`; of a program the number of its slots.
+             * @description The layout in words, such as `HSDP 2x2`; for a program the number of slots.
              */
             name: string;
             /**
-             * @description How the global batch is split; the job's own micro-batch size where that is legal. Absent for
-             *     a program.
+             * @description Split of the global batch, with the job's own micro-batch size if it is legal. Absent for a
+             *     program.
              */
             batch: components["schemas"]["BatchPlan"] | null;
             /** @description Its stages; absent without pipeline parallelism. */
@@ -13123,15 +13124,15 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"] | null;
             /**
              * Fits
-             * @description Whether it is within the device's memory; absent when that is not known. After runs of the
-             *     hardware it is their corrected estimate with its margin.
+             * @description Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
+             *     corrected estimate with its margin is compared.
              */
             fits: boolean | null;
             /** @description Predicted step; absent for a program and for unknown hardware. */
             speed: components["schemas"]["SpeedEstimate"] | null;
             /**
              * Resets
-             * @description Fields of `parallelism` that have their defaults on it: they were chosen for other sizes.
+             * @description Fields of `parallelism` that are reset to their defaults: they were set for other sizes.
              */
             resets: string[];
         };
@@ -13145,11 +13146,11 @@ export interface components {
              * @description Number of the attempt; null before the first.
              */
             attempt: number | null;
-            /** @description Their times; null before the first window, and for a single rank. */
+            /** @description Times of the ranks; null before the first window, and for a single rank. */
             times: components["schemas"]["RankTimes"] | null;
             /**
              * Stragglers
-             * @description Stragglers, the present ones first, the newest first of each kind; at most 100.
+             * @description Present stragglers, then past ones, each newest first; at most 100.
              */
             stragglers: components["schemas"]["StragglerView"][];
         };
@@ -13170,7 +13171,7 @@ export interface components {
             status: "ready";
             /**
              * Tasks
-             * @description In the order of a round.
+             * @description Periodic tasks, in the order of a round.
              */
             tasks: components["schemas"]["TaskView"][];
         };
@@ -13186,12 +13187,12 @@ export interface components {
             attempt: number;
             /**
              * Fence
-             * @description Number to which the storage's fence is raised first; that of the next attempt.
+             * @description New value of the storage's fence, raised first: the number of the next attempt.
              */
             fence: number;
             /**
              * After Step
-             * @description Its newest step in the catalog; -1 without one.
+             * @description The attempt's newest step in the catalog; -1 without one.
              */
             after_step: number;
         };
@@ -13220,7 +13221,7 @@ export interface components {
             hardware: components["schemas"]["HardwareInput"];
             /**
              * Roots
-             * @description Name of each storage root that it sees, and the UUID found there.
+             * @description UUID of each storage root that it sees, by name.
              */
             roots: {
                 [key: string]: string;
@@ -13241,12 +13242,12 @@ export interface components {
             };
             /**
              * Inbox
-             * @description Whence it takes messages: from its queue at the broker, or by long polls of the server.
+             * @description Source of its messages: its queue at the broker, or long polls of the server.
              * @default broker
              * @enum {string}
              */
             inbox?: "broker" | "server";
-            /** @description The life of the pilot that the worker is; absent outside an allocation of a source. */
+            /** @description Identity of the pilot if the worker is one; absent outside an allocation of a source. */
             pilot?: components["schemas"]["PilotIdentity"] | null;
         };
         /**
@@ -13256,7 +13257,7 @@ export interface components {
         RegistrationReply: {
             /**
              * Node Token
-             * @description Token of the node, sent once, when it joined; absent when it registered with its own.
+             * @description Token of the node, sent once when it joins; absent if it registered with its own token.
              */
             node_token: string | null;
             /**
@@ -13266,15 +13267,15 @@ export interface components {
             heartbeat_seconds: number;
             /**
              * Slots
-             * @description UUID of the device of each slot, where the server numbers them in another order than the
-             *     registration: attempts hold slots of this node, whose numbers stay.
+             * @description UUID of the device of each slot, if the server's order differs from the registration's:
+             *     while attempts hold slots of this node, slots keep their numbers.
              * @default []
              */
             slots: string[];
         };
         /**
          * Remedy
-         * @description What helps against a failure.
+         * @description Remedy for a failure.
          */
         Remedy: {
             /**
@@ -13284,20 +13285,19 @@ export interface components {
             text: string;
             /**
              * Resume
-             * @description Change with which a resume begins: less memory a slot, or free slots. `earlier` stands in
-             *     failures of older versions alone: an earlier checkpoint leads to the same end.
+             * @description Suggested change in a resume: less memory on each slot, or free slots. `earlier` occurs only
+             *     in failures of older versions, because an earlier checkpoint leads to the same failure.
              */
             resume: ("memory" | "earlier" | "free") | null;
             /**
              * Field
-             * @description Field of the spec that a resume cannot change and a new job can; ends in a dot where it is a
-             *     section.
+             * @description Field of the spec that a new job can change and a resume cannot; a section ends in a dot.
              */
             field: string | null;
         };
         /**
          * Remedy
-         * @description What helps against a failure.
+         * @description Remedy for a failure.
          */
         RemedyInput: {
             /**
@@ -13307,20 +13307,19 @@ export interface components {
             text: string;
             /**
              * Resume
-             * @description Change with which a resume begins: less memory a slot, or free slots. `earlier` stands in
-             *     failures of older versions alone: an earlier checkpoint leads to the same end.
+             * @description Suggested change in a resume: less memory on each slot, or free slots. `earlier` occurs only
+             *     in failures of older versions, because an earlier checkpoint leads to the same failure.
              */
             resume?: ("memory" | "earlier" | "free") | null;
             /**
              * Field
-             * @description Field of the spec that a resume cannot change and a new job can; ends in a dot where it is a
-             *     section.
+             * @description Field of the spec that a new job can change and a resume cannot; a section ends in a dot.
              */
             field?: string | null;
         };
         /**
          * Report
-         * @description Report of a supervisor: all that is new since its last acknowledged report.
+         * @description Report of a supervisor: everything new since its last acknowledged report.
          */
         Report: {
             /**
@@ -13352,7 +13351,7 @@ export interface components {
             provenance?: {
                 [key: string]: unknown;
             } | null;
-            /** @description `facts.json` of a program where it has changed. */
+            /** @description `facts.json` of a program if it has changed. */
             facts?: components["schemas"]["RunFactsInput"] | null;
             /**
              * Chunks
@@ -13369,7 +13368,7 @@ export interface components {
             };
             /**
              * Unusable
-             * @description Devices of the share that could take no ranks at its launch.
+             * @description Devices of the share that were unusable at its launch.
              */
             unusable?: {
                 [key: string]: string;
@@ -13384,7 +13383,7 @@ export interface components {
         ReportReply: {
             /**
              * Acknowledged
-             * @description Offset up to which the bytes of each file named in the report are stored.
+             * @description Stored bytes (end offset) of each file in the report.
              */
             acknowledged: {
                 [key: string]: number;
@@ -13399,7 +13398,7 @@ export interface components {
             requests: components["schemas"]["PendingRequest"][];
             /**
              * Shells
-             * @description Commands of people that the supervisor has not started.
+             * @description Shell commands of people that the supervisor has not started.
              * @default []
              */
             shells: components["schemas"]["ShellOrder"][];
@@ -13411,7 +13410,7 @@ export interface components {
         Request: {
             /**
              * Kind
-             * @description What the trainer does.
+             * @description Kind of the request.
              * @enum {string}
              */
             kind: "save" | "profile" | "memory_snapshot";
@@ -13423,7 +13422,7 @@ export interface components {
             steps: number;
             /**
              * Ranks
-             * @description Who records them: global rank 0, or every rank.
+             * @description Ranks that record: global rank 0, or every rank.
              * @default first
              * @enum {string}
              */
@@ -13431,7 +13430,7 @@ export interface components {
         };
         /**
          * RequestAnswer
-         * @description `requests/<id>.answer.json`: what became of a request.
+         * @description `requests/<id>.answer.json`: the result of a request.
          */
         RequestAnswer: {
             /**
@@ -13446,7 +13445,7 @@ export interface components {
             message: string;
             /**
              * Step
-             * @description Completed optimizer steps at that moment.
+             * @description Completed optimizer steps at that time.
              */
             step: number;
         };
@@ -13489,16 +13488,16 @@ export interface components {
             source: string;
             /**
              * Secret Hashes
-             * @description SHA-256 of the join secret of each pilot, by index; those beyond the nodes of the request,
-             *     whose number the claim's reply gives, are not kept. The provisioner draws the secrets, keeps
-             *     them in a file of mode 0600 and hands them to the pilots: the server never sees one before a
-             *     pilot joins with it.
+             * @description SHA-256 of each pilot's join secret, by index. The server drops those beyond the request's
+             *     number of nodes, which the reply to the claim gives. The provisioner draws the secrets, keeps
+             *     them in a file of mode 0600 and passes them to the pilots. The server sees a secret only when
+             *     its pilot joins.
              */
             secret_hashes: string[];
         };
         /**
          * RequestOrder
-         * @description The answer to a claim: what to ask of the engine, or to cancel.
+         * @description The answer to a claim: the job to submit to the engine, or to cancel.
          */
         RequestOrder: {
             /**
@@ -13508,190 +13507,190 @@ export interface components {
             request_id: string;
             /**
              * Purpose
-             * @description What its pilots do.
+             * @description Purpose of its pilots.
              * @enum {string}
              */
             purpose: "nodes" | "check";
             /**
              * Nodes
-             * @description Nodes; each has one pilot.
+             * @description Number of nodes; each has one pilot.
              */
             nodes: number;
             /**
              * Seconds
-             * @description Length of the allocation; without an end when absent.
+             * @description Length of the allocation; unlimited when absent.
              */
             seconds: number | null;
             /**
              * Wanted
-             * @description Whether the nodes are still wanted; otherwise nothing is submitted, and what exists is
+             * @description Whether the nodes are still wanted. If not, nothing is submitted, and an existing job is
              *     cancelled.
              */
             wanted: boolean;
             /**
              * Urls
-             * @description URLs at which pilots reach the server; the provisioner's own setting wins.
+             * @description URLs of the server for pilots; the provisioner's own setting takes precedence.
              * @default []
              */
             urls: string[];
         };
         /**
          * ResourcesSection
-         * @description Slots: one is a GPU, or on a node without GPUs one CPU rank.
+         * @description Slots: a slot is a GPU, or a CPU rank on a node without GPUs.
          */
         ResourcesSection: {
             /**
              * World Size
-             * @description Slots that the job runs on, all at once.
+             * @description Number of slots; the job starts only when all of them are free.
              * @default 1
              */
             world_size: number;
             /**
              * Min World Size
-             * @description Fewest slots of an elastic job: it starts on them where more are not free, and shrinks to
-             *     them when a node is lost. With `max_world_size` alone it is `world_size`.
+             * @description Fewest slots of an elastic job. It starts on this number if no more are free, and shrinks to
+             *     it when a node is lost. Defaults to `world_size` if only `max_world_size` is given.
              */
             min_world_size: number | null;
             /**
              * Max World Size
-             * @description Most slots of an elastic job: it grows to them when no other job needs them. With
-             *     `min_world_size` alone it is `world_size`.
+             * @description Most slots of an elastic job. It grows to this number when no other job needs the slots.
+             *     Defaults to `world_size` if only `min_world_size` is given.
              */
             max_world_size: number | null;
             /**
              * Shrink After Seconds
-             * @description Silence of a node after which an elastic job, or one with spare nodes, continues without it,
-             *     never before the node's lease has run out; when absent as soon as it has.
+             * @description Silence of a node after which an elastic job, or one with spare nodes, continues without it.
+             *     It never continues before the node's lease has expired; when absent, it continues then.
              */
             shrink_after_seconds: number | null;
             /**
              * Nodes
-             * @description Number of nodes over which the slots are spread evenly; when absent as few as fit, evenly
-             *     where so many nodes allow it.
+             * @description Number of nodes over which the slots are spread evenly. When absent, the job runs on as few
+             *     nodes as can hold it, evenly if that many nodes allow it.
              */
             nodes: number | null;
             /**
              * Spare Nodes
-             * @description Nodes that are reserved next to `nodes`, each with as many slots as one of them, and take the
-             *     place of lost ones. The job starts with all of them; a retry also starts with fewer.
+             * @description Nodes to reserve in addition to `nodes`, with as many slots each; they replace lost nodes.
+             *     The job starts with all of them; a retry also starts with fewer.
              * @default 0
              */
             spare_nodes: number;
             /**
              * Device
-             * @description Kind of slot; `auto` takes what the nodes offer, but never a mixture.
+             * @description Kind of slot; `auto` takes either kind, but never a mixture.
              * @default auto
              * @enum {string}
              */
             device: "auto" | "cpu" | "cuda";
             /**
              * Priority
-             * @description Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
-             *     0, `high` 50. It can be changed while the job waits or runs.
+             * @description Queued jobs of higher priority start first; the oldest first among equals. `low` is -50,
+             *     `normal` 0, `high` 50. It can be changed while the job waits or runs.
              * @default 0
              */
             priority: number;
             /**
              * Max Runtime Seconds
-             * @description Longest run time of one attempt, from its placement on. Then it saves and leaves, and the job
-             *     waits for another attempt where a further step was saved, else it ends. A job with a bound can
-             *     start on slots that a larger one waits for, if it is over before that one can start.
+             * @description Longest run time of one attempt, counted from its placement. Then the attempt saves and
+             *     leaves. The job waits for another attempt if a further step was saved, else it ends. A job with
+             *     a bound can start on slots that wait for a larger job, if it ends before that job can start.
              */
             max_runtime_seconds: number | null;
             /**
              * Node Selector
-             * @description Labels that each node must have, such as `a` for `zone`.
+             * @description Labels that each node must have, such as `zone` with the value `a`.
              */
             node_selector: {
                 [key: string]: string;
             };
             /**
              * Exclude Nodes
-             * @description Names of nodes that it never runs on.
+             * @description Names of nodes on which the job never runs.
              * @default []
              */
             exclude_nodes: string[];
         };
         /**
          * ResourcesSection
-         * @description Slots: one is a GPU, or on a node without GPUs one CPU rank.
+         * @description Slots: a slot is a GPU, or a CPU rank on a node without GPUs.
          */
         ResourcesSectionInput: {
             /**
              * World Size
-             * @description Slots that the job runs on, all at once.
+             * @description Number of slots; the job starts only when all of them are free.
              * @default 1
              */
             world_size?: number;
             /**
              * Min World Size
-             * @description Fewest slots of an elastic job: it starts on them where more are not free, and shrinks to
-             *     them when a node is lost. With `max_world_size` alone it is `world_size`.
+             * @description Fewest slots of an elastic job. It starts on this number if no more are free, and shrinks to
+             *     it when a node is lost. Defaults to `world_size` if only `max_world_size` is given.
              */
             min_world_size?: number | null;
             /**
              * Max World Size
-             * @description Most slots of an elastic job: it grows to them when no other job needs them. With
-             *     `min_world_size` alone it is `world_size`.
+             * @description Most slots of an elastic job. It grows to this number when no other job needs the slots.
+             *     Defaults to `world_size` if only `min_world_size` is given.
              */
             max_world_size?: number | null;
             /**
              * Shrink After Seconds
-             * @description Silence of a node after which an elastic job, or one with spare nodes, continues without it,
-             *     never before the node's lease has run out; when absent as soon as it has.
+             * @description Silence of a node after which an elastic job, or one with spare nodes, continues without it.
+             *     It never continues before the node's lease has expired; when absent, it continues then.
              */
             shrink_after_seconds?: number | null;
             /**
              * Nodes
-             * @description Number of nodes over which the slots are spread evenly; when absent as few as fit, evenly
-             *     where so many nodes allow it.
+             * @description Number of nodes over which the slots are spread evenly. When absent, the job runs on as few
+             *     nodes as can hold it, evenly if that many nodes allow it.
              */
             nodes?: number | null;
             /**
              * Spare Nodes
-             * @description Nodes that are reserved next to `nodes`, each with as many slots as one of them, and take the
-             *     place of lost ones. The job starts with all of them; a retry also starts with fewer.
+             * @description Nodes to reserve in addition to `nodes`, with as many slots each; they replace lost nodes.
+             *     The job starts with all of them; a retry also starts with fewer.
              * @default 0
              */
             spare_nodes?: number;
             /**
              * Device
-             * @description Kind of slot; `auto` takes what the nodes offer, but never a mixture.
+             * @description Kind of slot; `auto` takes either kind, but never a mixture.
              * @default auto
              * @enum {string}
              */
             device?: "auto" | "cpu" | "cuda";
             /**
              * Priority
-             * @description Queued jobs of higher priority start first; among equals the oldest. `low` is -50, `normal`
-             *     0, `high` 50. It can be changed while the job waits or runs.
+             * @description Queued jobs of higher priority start first; the oldest first among equals. `low` is -50,
+             *     `normal` 0, `high` 50. It can be changed while the job waits or runs.
              * @default 0
              */
             priority?: number | ("low" | "normal" | "high");
             /**
              * Max Runtime Seconds
-             * @description Longest run time of one attempt, from its placement on. Then it saves and leaves, and the job
-             *     waits for another attempt where a further step was saved, else it ends. A job with a bound can
-             *     start on slots that a larger one waits for, if it is over before that one can start.
+             * @description Longest run time of one attempt, counted from its placement. Then the attempt saves and
+             *     leaves. The job waits for another attempt if a further step was saved, else it ends. A job with
+             *     a bound can start on slots that wait for a larger job, if it ends before that job can start.
              */
             max_runtime_seconds?: number | null;
             /**
              * Node Selector
-             * @description Labels that each node must have, such as `a` for `zone`.
+             * @description Labels that each node must have, such as `zone` with the value `a`.
              */
             node_selector?: {
                 [key: string]: string;
             };
             /**
              * Exclude Nodes
-             * @description Names of nodes that it never runs on.
+             * @description Names of nodes on which the job never runs.
              * @default []
              */
             exclude_nodes?: string[];
         };
         /**
          * ResumeOptionView
-         * @description One world size that the cluster could give.
+         * @description A world size that the cluster could offer.
          */
         ResumeOptionView: {
             /**
@@ -13701,22 +13700,22 @@ export interface components {
             world_size: number;
             /**
              * Free Now
-             * @description Whether one of these layouts could start at this moment, on nodes that hold its shares.
+             * @description Whether one of these layouts could start now, on nodes with room for its shares.
              */
             free_now: boolean;
             /**
              * Layouts
-             * @description Legal layouts; the one that resume selects comes first.
+             * @description Legal layouts; the layout that resume selects comes first.
              */
             layouts: components["schemas"]["LayoutOption"][];
             /**
              * More
-             * @description Number of further legal layouts, which are not listed.
+             * @description Number of further legal layouts that are not listed.
              */
             more: number;
             /**
              * Reason
-             * @description Why none is legal.
+             * @description Why no layout is legal.
              */
             reason: string | null;
         };
@@ -13727,7 +13726,7 @@ export interface components {
         ResumeOptions: {
             /**
              * Checkpoint Id
-             * @description Checkpoint from which a resume would start.
+             * @description Checkpoint that a resume would load.
              */
             checkpoint_id: string | null;
             /**
@@ -13737,7 +13736,7 @@ export interface components {
             step: number;
             /**
              * Options
-             * @description By world size.
+             * @description Options by world size.
              */
             options: components["schemas"]["ResumeOptionView"][];
             /** @description Coefficients behind the predicted speeds, with their errors; absent for unknown hardware. */
@@ -13745,7 +13744,7 @@ export interface components {
         };
         /**
          * ResumePoint
-         * @description The checkpoint from which an attempt resumes.
+         * @description The parent checkpoint of an attempt.
          */
         ResumePoint: {
             /**
@@ -13781,7 +13780,7 @@ export interface components {
             parts: components["schemas"]["CheckpointPart"][];
             /**
              * Allow Code Change
-             * @description Whether the files of `model.code` may differ from those with which it was written.
+             * @description Whether the files of `model.code` may have changed since the checkpoint was written.
              * @default false
              */
             allow_code_change: boolean;
@@ -13803,7 +13802,7 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Step
-             * @description Its step; the last reported step where the attempt saves first.
+             * @description Its step; the last reported step if the attempt saves first.
              */
             step: number;
             /**
@@ -13818,7 +13817,7 @@ export interface components {
             saves_first: boolean;
             /**
              * Changes
-             * @description Values before and after; changed ones first.
+             * @description Values before and after, changed ones first.
              */
             changes: components["schemas"]["Change"][];
         };
@@ -13859,7 +13858,7 @@ export interface components {
             steps?: number | null;
             /**
              * Allow Code Change
-             * @description Whether the files of `model.code` may differ from those that wrote the checkpoint.
+             * @description Whether the files of `model.code` may have changed since the checkpoint was written.
              * @default false
              */
             allow_code_change?: boolean;
@@ -13898,7 +13897,7 @@ export interface components {
         };
         /**
          * Resumed
-         * @description The trainer loaded the checkpoint that the attempt starts from.
+         * @description The trainer loaded the attempt's parent checkpoint.
          */
         Resumed: {
             /**
@@ -13922,13 +13921,13 @@ export interface components {
             layout?: components["schemas"]["Layout"] | null;
             /**
              * Parts
-             * @description Parts of it that were loaded.
+             * @description Loaded parts of the checkpoint.
              * @default []
              */
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description What is not exact without the other parts.
+             * @description Effects of the parts that are not loaded.
              * @default []
              */
             not_exact?: string[];
@@ -13944,33 +13943,33 @@ export interface components {
              * @default []
              */
             compared?: string[];
-            /** @description Present for an own model of which both digests are known. */
+            /** @description Present for an own model if both digests are known. */
             code?: components["schemas"]["CodeDigests"] | null;
         };
         /**
          * RetrySection
-         * @description What the server does after a failed attempt.
+         * @description Reaction of the server to a failed attempt.
          */
         RetrySection: {
             /**
              * Max Retries
-             * @description Attempts that may follow failures; those after a lost or preempted node, or after a launch
-             *     that its node put back, do not count.
+             * @description Most attempts that may follow failures. Attempts after a lost or preempted node, or after a
+             *     launch that its node put back, do not count.
              * @default 2
              */
             max_retries: number;
             /**
              * Backoff Seconds
-             * @description Wait before a retry; doubles with each one in a row, up to ten minutes. The first in a row
-             *     after a signal to a rank has none. After a launch that its node put back it is one second, and
-             *     doubles from the sixth in a row on.
+             * @description Wait before a retry; it doubles with each consecutive retry, up to ten minutes. The first
+             *     retry after a signal to a rank has no wait. After a launch that its node put back, the wait is
+             *     one second, and doubles from the sixth consecutive launch on.
              * @default 5
              */
             backoff_seconds: number;
             /**
              * On
-             * @description Failures that are retried; a launch that its node put back always is. `trainer_error` stands
-             *     for `program_error` too. `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
+             * @description Failures to retry. `trainer_error` includes `program_error`. A launch that its node put back
+             *     is always retried; `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
              *     `disk_limit` never are.
              * @default [
              *       "hang",
@@ -13983,35 +13982,35 @@ export interface components {
             on: components["schemas"]["FailureReason"][];
             /**
              * Node Lost After Seconds
-             * @description Silence after which a node counts as lost although nothing proves that its ranks ended.
+             * @description Silence after which a node counts as lost, even without proof that its ranks ended.
              * @default 600
              */
             node_lost_after_seconds: number;
         };
         /**
          * RetrySection
-         * @description What the server does after a failed attempt.
+         * @description Reaction of the server to a failed attempt.
          */
         RetrySectionInput: {
             /**
              * Max Retries
-             * @description Attempts that may follow failures; those after a lost or preempted node, or after a launch
-             *     that its node put back, do not count.
+             * @description Most attempts that may follow failures. Attempts after a lost or preempted node, or after a
+             *     launch that its node put back, do not count.
              * @default 2
              */
             max_retries?: number;
             /**
              * Backoff Seconds
-             * @description Wait before a retry; doubles with each one in a row, up to ten minutes. The first in a row
-             *     after a signal to a rank has none. After a launch that its node put back it is one second, and
-             *     doubles from the sixth in a row on.
+             * @description Wait before a retry; it doubles with each consecutive retry, up to ten minutes. The first
+             *     retry after a signal to a rank has no wait. After a launch that its node put back, the wait is
+             *     one second, and doubles from the sixth consecutive launch on.
              * @default 5
              */
             backoff_seconds?: number;
             /**
              * On
-             * @description Failures that are retried; a launch that its node put back always is. `trainer_error` stands
-             *     for `program_error` too. `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
+             * @description Failures to retry. `trainer_error` includes `program_error`. A launch that its node put back
+             *     is always retried; `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
              *     `disk_limit` never are.
              * @default [
              *       "hang",
@@ -14024,14 +14023,14 @@ export interface components {
             on?: components["schemas"]["FailureReason"][];
             /**
              * Node Lost After Seconds
-             * @description Silence after which a node counts as lost although nothing proves that its ranks ended.
+             * @description Silence after which a node counts as lost, even without proof that its ranks ended.
              * @default 600
              */
             node_lost_after_seconds?: number;
         };
         /**
          * RolledBack
-         * @description A guard sent a job back to an earlier checkpoint.
+         * @description A guard rolled a job back to an earlier checkpoint.
          */
         RolledBack: {
             /**
@@ -14041,12 +14040,12 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Step
-             * @description Step of it.
+             * @description Step of the checkpoint.
              */
             step: number;
             /**
              * Window
-             * @description Sequences that are skipped: the first one, and the first one after them.
+             * @description Skipped sequences: the first one, and the first one after them.
              */
             window: number[];
             /** @description The guard's finding. */
@@ -14059,21 +14058,21 @@ export interface components {
         RunFacts: {
             /**
              * Config
-             * @description Its configuration by flat names, such as `optimizer.lr`.
+             * @description Configuration by flat name, such as `optimizer.lr`.
              */
             config: {
                 [key: string]: boolean | number | string;
             };
             /**
              * Summary
-             * @description Its results by flat names, such as `best.accuracy`.
+             * @description Results by flat name, such as `best.accuracy`.
              */
             summary: {
                 [key: string]: boolean | number | string;
             };
             /**
              * Tags
-             * @description Words to filter by, which the job has in addition to its own.
+             * @description Words to filter by, in addition to the job's own tags.
              * @default []
              */
             tags: string[];
@@ -14085,28 +14084,28 @@ export interface components {
         RunFactsInput: {
             /**
              * Config
-             * @description Its configuration by flat names, such as `optimizer.lr`.
+             * @description Configuration by flat name, such as `optimizer.lr`.
              */
             config?: {
                 [key: string]: boolean | number | string;
             };
             /**
              * Summary
-             * @description Its results by flat names, such as `best.accuracy`.
+             * @description Results by flat name, such as `best.accuracy`.
              */
             summary?: {
                 [key: string]: boolean | number | string;
             };
             /**
              * Tags
-             * @description Words to filter by, which the job has in addition to its own.
+             * @description Words to filter by, in addition to the job's own tags.
              * @default []
              */
             tags?: string[];
         };
         /**
          * Running
-         * @description The first step of an attempt began.
+         * @description The first step of an attempt started.
          */
         Running: Record<string, never>;
         /**
@@ -14128,7 +14127,7 @@ export interface components {
             prompt?: string;
             /**
              * Max Tokens
-             * @description Largest number of tokens to generate; fewer where the model ends the text.
+             * @description Largest number of tokens to generate; fewer if the model ends the text.
              * @default 200
              */
             max_tokens?: number;
@@ -14157,7 +14156,7 @@ export interface components {
             text: string;
             /**
              * Tokens
-             * @description Tokens that were generated.
+             * @description Number of generated tokens.
              */
             tokens: number;
             /** @description Why it ended. */
@@ -14165,10 +14164,10 @@ export interface components {
         };
         /**
          * SampleTask
-         * @description Parameters of a text to generate.
+         * @description Parameters of text generation.
          */
         SampleTask: {
-            /** @description Spec of the job, without its environment; gives model and tokenizer. */
+            /** @description Spec of the job, without its environment, for model and tokenizer. */
             spec: components["schemas"]["JobSpec"];
             /**
              * Prompt
@@ -14198,17 +14197,17 @@ export interface components {
         SaveFailed: {
             /**
              * Kind
-             * @description Why it was saved: `interval`, `request`, `stop` or `final`.
+             * @description Reason for the save: `interval`, `request`, `stop` or `final`.
              */
             kind: string;
             /**
              * Message
-             * @description What failed, with rank, path and cause.
+             * @description The failure, with rank, path and cause.
              */
             message: string;
             /**
              * Tries
-             * @description Saves that failed since the last one that did not.
+             * @description Failed saves since the last successful one.
              */
             tries: number;
             /**
@@ -14220,13 +14219,13 @@ export interface components {
             /**
              * Next Try At
              * Format: date-time
-             * @description When the next try is due; it saves the step that is then current.
+             * @description When the next try is due; it saves the step that is current then.
              */
             next_try_at: string;
             /**
              * Give Up At
              * Format: date-time
-             * @description When the last try is due; if that fails, the attempt ends (`give_up_after_seconds`).
+             * @description When the last try is due; if it fails, the attempt ends (`give_up_after_seconds`).
              */
             give_up_at: string;
             /**
@@ -14236,7 +14235,7 @@ export interface components {
             saved_step: number;
             /**
              * Step
-             * @description Completed optimizer steps at that moment.
+             * @description Completed optimizer steps at the time of the failure.
              */
             step: number;
         };
@@ -14250,25 +14249,25 @@ export interface components {
              * @description Job.
              */
             job_id: string;
-            /** @description As it was. */
+            /** @description The recorded outcome. */
             recorded: components["schemas"]["IntervalOutcome"];
             /**
              * Interval Steps
-             * @description The requested steps between two saves; never when 0.
+             * @description Requested steps between two saves; 0 disables saves.
              */
             interval_steps: number;
-            /** @description With this interval; null before the first recorded step. */
+            /** @description Outcome with this interval; null before the first recorded step. */
             replayed: components["schemas"]["IntervalOutcome"] | null;
             /**
              * Best Interval Steps
-             * @description The interval of the highest goodput among those that were tried.
+             * @description The tried interval with the highest goodput.
              */
             best_interval_steps: number | null;
-            /** @description With the best interval. */
+            /** @description Outcome with the best interval. */
             best: components["schemas"]["IntervalOutcome"] | null;
             /**
              * Stall Seconds
-             * @description Mean time for which one save held up training; 0 where none is recorded.
+             * @description Mean stall of training per save; 0 if none is recorded.
              */
             stall_seconds: number;
             /**
@@ -14280,17 +14279,17 @@ export interface components {
         };
         /**
          * SaveSettled
-         * @description Cost of a save for the training loop; known once the loop has observed the save's end.
+         * @description Cost of a save for the training loop, known once the loop has seen that it ended.
          */
         SaveSettled: {
             /**
              * Checkpoint Id
-             * @description Checkpoint that it wrote.
+             * @description Checkpoint that the save wrote.
              */
             checkpoint_id: string;
             /**
              * Stall Seconds
-             * @description Total time for which training waited for it.
+             * @description Total time for which training waited for the save.
              */
             stall_seconds: number;
         };
@@ -14410,11 +14409,11 @@ export interface components {
             content?: string;
             /**
              * End
-             * @description Whether no more follow: the command reads the end of its input.
+             * @description Whether the input ends here: the command reads the end of its input.
              * @default false
              */
             end?: boolean;
-            /** @description The terminal, where its size has changed. */
+            /** @description The terminal, if its size has changed. */
             terminal?: components["schemas"]["TerminalInput"] | null;
         };
         /**
@@ -14430,11 +14429,11 @@ export interface components {
             content: string;
             /**
              * End
-             * @description Whether no more follow.
+             * @description Whether the input ends here.
              * @default false
              */
             end: boolean;
-            /** @description The terminal as it is now. */
+            /** @description The current terminal. */
             terminal: components["schemas"]["Terminal"] | null;
             /**
              * Wanted
@@ -14455,16 +14454,16 @@ export interface components {
             protocol: number;
             /**
              * Start
-             * @description Offset of the first byte that it needs; those before it were received.
+             * @description Offset of the first byte that it needs; earlier bytes were received.
              */
             start: number;
             /**
              * Wait Seconds
-             * @description Longest time that the answer may take while there is nothing new.
+             * @description Longest time that the server holds the poll while nothing is new.
              * @default 0
              */
             wait_seconds?: number;
-            /** @description The terminal that it knows of; another one is news. */
+            /** @description The last terminal that it received; the server answers when it differs. */
             terminal?: components["schemas"]["TerminalInput"] | null;
         };
         /**
@@ -14474,7 +14473,7 @@ export interface components {
         ShellInputStored: {
             /**
              * Stored
-             * @description Offset after the last stored byte; what is behind it is to be sent again, later.
+             * @description Offset after the last stored byte; later bytes must be sent again, later.
              */
             stored: number;
         };
@@ -14495,13 +14494,13 @@ export interface components {
             argv: string[];
             /**
              * Rank
-             * @description Rank that it names.
+             * @description Rank in its environment.
              */
             rank?: number | null;
         };
         /**
          * ShellOrder
-         * @description A command that the supervisor is to start; repeated until its first report.
+         * @description A command for the supervisor to start; repeated until its first report.
          */
         ShellOrder: {
             /**
@@ -14514,7 +14513,7 @@ export interface components {
              * @description The command, word by word; no shell parses it. The node's shell when empty.
              */
             argv: string[];
-            /** @description The person's terminal, in place of pipes. */
+            /** @description The person's terminal; without it the command has pipes. */
             terminal: components["schemas"]["Terminal"] | null;
             /**
              * Rank
@@ -14537,12 +14536,12 @@ export interface components {
              * @description The bytes, in base64.
              */
             content: string;
-            /** @description The command; all output was read when it has ended and `content` is empty. */
+            /** @description The command; the output is complete once it has ended and `content` is empty. */
             shell: components["schemas"]["ShellView"];
         };
         /**
          * ShellOutputMessage
-         * @description Output of a command, from its supervisor; without content it only keeps the contact.
+         * @description Output of a command, from its supervisor; without content it is only a sign of life.
          */
         ShellOutputMessage: {
             /**
@@ -14558,7 +14557,7 @@ export interface components {
             /**
              * Content
              * Format: base64url
-             * @description The bytes, of stdout and stderr in the order in which they were written.
+             * @description The bytes of stdout and stderr, in the order in which they were written.
              * @default
              */
             content?: string;
@@ -14567,12 +14566,12 @@ export interface components {
         };
         /**
          * ShellOutputReply
-         * @description The answer: how much is stored, and whether anybody still reads.
+         * @description The answer: stored offset, and whether the command is still wanted.
          */
         ShellOutputReply: {
             /**
              * Stored
-             * @description Offset after the last stored byte; what is behind it is to be sent again, later.
+             * @description Offset after the last stored byte; later bytes must be sent again, later.
              */
             stored: number;
             /**
@@ -14595,7 +14594,7 @@ export interface components {
             argv?: string[];
             /**
              * Node
-             * @description Node of the attempt; the one of `rank`, or the first, when absent.
+             * @description Node of the attempt; when absent, the node of `rank`, else the first node.
              */
             node?: string | null;
             /**
@@ -14607,7 +14606,7 @@ export interface components {
             terminal?: components["schemas"]["TerminalInput"] | null;
             /**
              * Seconds
-             * @description Longest time of the command, after which it is ended.
+             * @description Time limit, after which the command is ended.
              * @default 3600
              */
             seconds?: number;
@@ -14639,7 +14638,7 @@ export interface components {
             node: string;
             /**
              * Rank
-             * @description Rank that it names.
+             * @description Rank in its environment.
              */
             rank: number | null;
             /**
@@ -14692,12 +14691,12 @@ export interface components {
             at: string;
             /**
              * Before
-             * @description Slots until then.
+             * @description Previous number of slots.
              */
             before: number;
             /**
              * World Size
-             * @description Slots from the next attempt on.
+             * @description Number of slots from the next attempt on.
              */
             world_size: number;
             /**
@@ -14726,9 +14725,9 @@ export interface components {
         };
         /**
          * SlowSlot
-         * @description A slot whose ranks were slower than their peers in several jobs.
+         * @description A slot with ranks that were slower than their peers in several jobs.
          *
-         *     Of the last 30 days, and since the last drain of its node ended.
+         *     Only the last 30 days count, and only since the last drain of its node ended.
          */
         SlowSlot: {
             /**
@@ -14744,7 +14743,7 @@ export interface components {
         };
         /**
          * SourceChanged
-         * @description A source was registered, paused, taken up again, or is away, or needs a login.
+         * @description A source was registered, paused or resumed, is away, or needs a login.
          */
         SourceChanged: {
             /**
@@ -14759,7 +14758,7 @@ export interface components {
             online: boolean;
             /**
              * Paused
-             * @description Whether nothing more is asked of it.
+             * @description Whether it receives no new requests.
              */
             paused: boolean;
             /**
@@ -14770,18 +14769,18 @@ export interface components {
         };
         /**
          * SourceLimits
-         * @description Limits of what is asked of a source.
+         * @description Limits of requests to a source.
          */
         SourceLimits: {
             /**
              * Pending
-             * @description Most requests that wait in the engine at once.
+             * @description Most requests that wait in the engine at the same time.
              * @default 4
              */
             pending: number;
             /**
              * Nodes
-             * @description Most nodes that are asked for or allocated at once.
+             * @description Most nodes that are requested or allocated at the same time.
              * @default 16
              */
             nodes: number;
@@ -14793,25 +14792,25 @@ export interface components {
             nodes_per_request: number;
             /**
              * Node Hours Per Month
-             * @description Most node-hours of a calendar month (UTC), those of running requests up to their end
-             *     included; unlimited when absent.
+             * @description Most node-hours in a calendar month (UTC), including running requests up to their end;
+             *     unlimited when absent.
              */
             node_hours_per_month: number | null;
         };
         /**
          * SourceLimits
-         * @description Limits of what is asked of a source.
+         * @description Limits of requests to a source.
          */
         SourceLimitsInput: {
             /**
              * Pending
-             * @description Most requests that wait in the engine at once.
+             * @description Most requests that wait in the engine at the same time.
              * @default 4
              */
             pending?: number;
             /**
              * Nodes
-             * @description Most nodes that are asked for or allocated at once.
+             * @description Most nodes that are requested or allocated at the same time.
              * @default 16
              */
             nodes?: number;
@@ -14823,8 +14822,8 @@ export interface components {
             nodes_per_request?: number;
             /**
              * Node Hours Per Month
-             * @description Most node-hours of a calendar month (UTC), those of running requests up to their end
-             *     included; unlimited when absent.
+             * @description Most node-hours in a calendar month (UTC), including running requests up to their end;
+             *     unlimited when absent.
              */
             node_hours_per_month?: number | null;
         };
@@ -14835,7 +14834,7 @@ export interface components {
         SourceOrder: {
             /**
              * Reason
-             * @description Why, for those who look at the source.
+             * @description Reason, shown with the source.
              */
             reason?: string | null;
         };
@@ -14861,13 +14860,13 @@ export interface components {
              * @enum {string}
              */
             kind: "slurm" | "kubernetes" | "ssh";
-            /** @description What a node of it offers. */
+            /** @description Resources of each of its nodes. */
             shape: components["schemas"]["NodeShapeInput"];
-            /** @description What may be asked of it. */
+            /** @description Limits of requests to it. */
             limits: components["schemas"]["SourceLimitsInput"];
             /**
              * Request Seconds
-             * @description Length of an allocation; nodes stay until they are released when absent.
+             * @description Length of an allocation; when absent, nodes stay until they are released.
              */
             request_seconds: number | null;
             /**
@@ -14882,7 +14881,7 @@ export interface components {
             leave_seconds: number;
             /**
              * Check Addresses
-             * @description Whether a pilot must join from an address that the engine names for it; off behind NAT.
+             * @description Whether a pilot must join from one of its addresses in the engine; off behind NAT.
              */
             check_addresses: boolean;
             /**
@@ -14898,13 +14897,13 @@ export interface components {
         SourceRegistrationReply: {
             /**
              * Source Token
-             * @description Token of the source, sent once, when it joined.
+             * @description Token of the source, sent once when it joins.
              */
             source_token: string | null;
         };
         /**
          * SourceReport
-         * @description What a provisioner learned by one call of the engine.
+         * @description Result of a provisioner's call of the engine.
          */
         SourceReport: {
             /**
@@ -14920,27 +14919,27 @@ export interface components {
             source: string;
             /**
              * Jobs
-             * @description Jobs that the engine described.
+             * @description Jobs that the engine reported.
              * @default []
              */
             jobs?: components["schemas"]["EngineJob"][];
             /**
              * Earlier
-             * @description Requests whose jobs were sent just before: a long answer comes in several reports, and the
+             * @description Requests with jobs in the previous reports: a long answer comes in several reports, and the
              *     last of them is complete.
              * @default []
              */
             earlier?: string[];
             /**
              * Complete
-             * @description Whether these and the earlier ones are all jobs of the source: one that was submitted and is
+             * @description Whether these and the earlier ones are all jobs of the source. A submitted job that is
              *     missing is `unknown`, never gone.
              * @default false
              */
             complete?: boolean;
             /**
              * Asked
-             * @description The request that the call was about, where it was about one.
+             * @description The request of the call, if it had one.
              */
             asked?: string | null;
             /**
@@ -14950,7 +14949,7 @@ export interface components {
             explanation?: string | null;
             /**
              * Error
-             * @description Why the call failed; what it was about is then `unknown`.
+             * @description Why the call failed; the state of its jobs is then `unknown`.
              */
             error?: string | null;
             /**
@@ -14970,14 +14969,14 @@ export interface components {
         SourceReportReply: {
             /**
              * Cancel
-             * @description Requests whose jobs are to be cancelled: withdrawn ones, and orphans that no row has.
+             * @description Requests with jobs to cancel: withdrawn requests, and orphans without a row.
              * @default []
              */
             cancel: string[];
         };
         /**
          * SourceView
-         * @description A place that nodes come from.
+         * @description A source of nodes.
          */
         SourceView: {
             /**
@@ -14991,13 +14990,13 @@ export interface components {
              * @enum {string}
              */
             kind: "slurm" | "kubernetes" | "ssh";
-            /** @description What a node of it is expected to offer. */
+            /** @description Expected resources of each of its nodes. */
             shape: components["schemas"]["NodeShape"];
-            /** @description What may be asked of it. */
+            /** @description Limits of requests to it. */
             limits: components["schemas"]["SourceLimits"];
             /**
              * Request Seconds
-             * @description Length of an allocation; absent where nodes stay until they are released.
+             * @description Length of an allocation; absent if nodes stay until they are released.
              */
             request_seconds: number | null;
             /**
@@ -15017,19 +15016,19 @@ export interface components {
             listed_at: string | null;
             /**
              * Error
-             * @description Why the last call of the engine failed; absent when it succeeded.
+             * @description Why the last call of the engine failed; absent if it succeeded.
              */
             error: string | null;
             /** @description Set while the route to the engine needs a person. */
             needs_login: components["schemas"]["NeedsLogin"] | null;
             /**
              * Paused
-             * @description Whether nothing more is asked of it.
+             * @description Whether it receives no new requests.
              */
             paused: boolean;
             /**
              * Paused By
-             * @description Who gave this order.
+             * @description Who paused it.
              */
             paused_by: string | null;
             /**
@@ -15039,7 +15038,7 @@ export interface components {
             pause_reason: string | null;
             /**
              * Pending Requests
-             * @description Requests that wait in the engine, those included that are on their way to it.
+             * @description Requests queued in the engine or being submitted.
              */
             pending_requests: number;
             /**
@@ -15081,20 +15080,20 @@ export interface components {
             step_seconds: number;
             /**
              * Tokens Per Second
-             * @description Tokens of all ranks in a second.
+             * @description Tokens per second, over all ranks.
              */
             tokens_per_second: number;
             /**
              * Spent Seconds
              * @description Time of a step by part: matrix products and attention, elementwise operations, the update,
-             *     traffic between ranks, and what the host needs beyond them. Waiting in a pipeline is within.
+             *     traffic between ranks, and further time of the host. Waits in a pipeline are included.
              */
             spent_seconds: {
                 [key: string]: number;
             };
             /**
              * Memory Bytes
-             * @description Peak of the fullest rank: the estimate, corrected by the runs of the hardware.
+             * @description Peak of the fullest rank: the estimate, corrected by runs on the hardware.
              */
             memory_bytes: number;
         };
@@ -15121,7 +15120,7 @@ export interface components {
         StopRequest: {
             /**
              * Reason
-             * @description Why; shown in the events.
+             * @description Reason, shown in the events.
              * @default
              */
             reason?: string;
@@ -15176,12 +15175,12 @@ export interface components {
             factor: number;
             /**
              * Share
-             * @description Part of each step that it costs the job.
+             * @description Share of each step that it costs the job, from 0 to 1.
              */
             share: number;
             /**
              * Node
-             * @description Its node; absent in the trainer's own record, as is the next one.
+             * @description Its node; absent in the trainer's own record.
              */
             node?: string | null;
             /**
@@ -15244,7 +15243,7 @@ export interface components {
             factor: number;
             /**
              * Share
-             * @description Part of each step that it costs the job, from 0 to 1.
+             * @description Share of each step that it costs the job, from 0 to 1.
              */
             share: number;
             /**
@@ -15260,12 +15259,12 @@ export interface components {
             found_at: string;
             /**
              * Gone At
-             * @description When it was found to be as fast as its peers again, or its attempt ended.
+             * @description When it was as fast as its peers again, or its attempt ended.
              */
             gone_at: string | null;
             /**
              * Words
-             * @description All of it but the times, as a sentence.
+             * @description Everything except the times, as a sentence.
              */
             words: string;
         };
@@ -15276,7 +15275,7 @@ export interface components {
         Strategy: {
             /**
              * Preset
-             * @description File of `examples/presets` without its ending.
+             * @description File of `examples/presets`, without its suffix.
              */
             preset: string;
             /**
@@ -15286,7 +15285,7 @@ export interface components {
             axes: string[];
             /**
              * Advice
-             * @description What to set, in words.
+             * @description Settings to use, in words.
              */
             advice: string;
             /**
@@ -15313,7 +15312,7 @@ export interface components {
             layout: string;
             /**
              * Forked From
-             * @description Checkpoint from which it was forked.
+             * @description Checkpoint that it was forked from.
              */
             forked_from?: string | null;
             /**
@@ -15324,7 +15323,7 @@ export interface components {
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description What is not exact without the other parts.
+             * @description Effects of the parts that are not loaded.
              * @default []
              */
             not_exact?: string[];
@@ -15338,37 +15337,37 @@ export interface components {
             name: string;
             /**
              * Every Seconds
-             * @description Time from the begin of a run to the begin of the next one; 0 for each round.
+             * @description Time from the start of a run to the start of the next run; 0 for a run in each round.
              */
             every_seconds: number;
             /**
              * Budget Seconds
-             * @description Time of a round after which a run in steps pauses.
+             * @description Time in a round after which a run in steps pauses.
              */
             budget_seconds: number;
             /**
              * Stored At
-             * @description Time of the figures below; null before the first ones.
+             * @description Time of the figures below; null before the first run.
              */
             stored_at: string | null;
             /**
              * Runs
-             * @description Runs since this scheduler leads.
+             * @description Runs since this scheduler became the leader.
              */
             runs: number;
             /**
              * Failures
-             * @description Runs that failed, of these.
+             * @description Failed runs among them.
              */
             failures: number;
             /**
              * Seconds
-             * @description Work of the last run.
+             * @description Working time of the last run.
              */
             seconds: number;
             /**
              * Lag Seconds
-             * @description By how much the last run began after it was due.
+             * @description Delay of the last run's start after it was due.
              */
             lag_seconds: number;
         };
@@ -15422,7 +15421,7 @@ export interface components {
         };
         /**
          * TimeCategory
-         * @description What the time of a job or of a slot was spent on; docs/goodput.md has the source of each.
+         * @description Use of the time of a job or of a slot; docs/goodput.md has the source of each category.
          * @enum {string}
          */
         TimeCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "other" | "lost" | "unreachable" | "idle_after_failure" | "queued" | "requeued" | "backoff" | "paused" | "spare" | "idle" | "drained" | "withheld" | "offline";
@@ -15446,8 +15445,8 @@ export interface components {
             kind?: "api" | "join" | "login";
             /**
              * Expires In Seconds
-             * @description Lifetime; a year for `api`, an hour for `join`, ten minutes for `login` when absent, which is
-             *     the most for that.
+             * @description Lifetime; when absent, a year for `api`, an hour for `join`, and ten minutes for `login`,
+             *     which is also the longest for `login`.
              */
             expires_in_seconds?: number | null;
         };
@@ -15519,13 +15518,13 @@ export interface components {
         TrainingSection: {
             /**
              * Steps
-             * @description Optimizer steps after which the job has succeeded.
+             * @description Number of optimizer steps; the job succeeds after the last.
              * @default 100
              */
             steps: number;
             /**
              * Seq Len
-             * @description Length of one sequence.
+             * @description Length of a sequence.
              * @default 128
              */
             seq_len: number;
@@ -15537,7 +15536,7 @@ export interface components {
             global_batch_size: number;
             /**
              * Micro Batch Size
-             * @description Sequences that one rank runs at once; the last micro-batch of a step may hold fewer.
+             * @description Sequences in one forward pass of a rank; the last micro-batch of a step may hold fewer.
              * @default 4
              */
             micro_batch_size: number;
@@ -15549,55 +15548,55 @@ export interface components {
             seed: number;
             /**
              * Max Grad Norm
-             * @description Gradients are scaled down to this global L2 norm; never when 0, or null.
+             * @description Gradients are scaled down to this global L2 norm; 0 or null disables clipping.
              * @default 1
              */
             max_grad_norm: number | null;
             /**
              * Param Dtype
-             * @description Type in which forward and backward compute; that of the weights is `weight_dtype`.
+             * @description Type of the computation in forward and backward; `weight_dtype` is the type of weights.
              * @default float32
              * @enum {string}
              */
             param_dtype: "float32" | "bfloat16";
             /**
              * Weight Dtype
-             * @description Type in which weights and their gradients are kept; bfloat16 loses the smaller updates.
+             * @description Type of stored weights and gradients; bfloat16 loses the smaller updates.
              * @default float32
              * @enum {string}
              */
             weight_dtype: "float32" | "bfloat16";
             /**
              * Reduce Dtype
-             * @description Type in which gradients are summed over ranks.
+             * @description Type of the sum of gradients over ranks.
              * @default float32
              * @enum {string}
              */
             reduce_dtype: "float32" | "bfloat16";
             /**
              * Log Every Steps
-             * @description Steps between two lines with values; the data digest is written for every step. `auto` is 1
-             *     on CPUs and 10 on GPUs, where a line with values waits for the device.
+             * @description Steps between two logged lines; the data digest is written for every step. `auto` is 1 on
+             *     CPUs and 10 on GPUs, where logging waits for the device.
              * @default auto
              */
             log_every_steps: number | "auto";
             /**
              * Gc Freq
-             * @description Steps between two collections of garbage, after the same step on all ranks; between them
-             *     none runs.
+             * @description Steps between two garbage collections, which run after the same step on all ranks and at no
+             *     other time.
              * @default 50
              */
             gc_freq: number;
             /**
              * Deterministic
-             * @description Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
-             *     CPUs, where runs repeat anyway.
+             * @description Make runs on the same layout and GPUs identical to the last bit. This is slower on GPUs; runs
+             *     on CPUs always repeat.
              * @default false
              */
             deterministic: boolean;
             /**
              * Tensorboard
-             * @description Write the values as TensorBoard files too, into `tensorboard/` of the run directory.
+             * @description Also write the logged values as TensorBoard files, to `tensorboard/` in the run directory.
              * @default false
              */
             tensorboard: boolean;
@@ -15609,13 +15608,13 @@ export interface components {
         TrainingSectionInput: {
             /**
              * Steps
-             * @description Optimizer steps after which the job has succeeded.
+             * @description Number of optimizer steps; the job succeeds after the last.
              * @default 100
              */
             steps?: number;
             /**
              * Seq Len
-             * @description Length of one sequence.
+             * @description Length of a sequence.
              * @default 128
              */
             seq_len?: number;
@@ -15627,7 +15626,7 @@ export interface components {
             global_batch_size?: number;
             /**
              * Micro Batch Size
-             * @description Sequences that one rank runs at once; the last micro-batch of a step may hold fewer.
+             * @description Sequences in one forward pass of a rank; the last micro-batch of a step may hold fewer.
              * @default 4
              */
             micro_batch_size?: number;
@@ -15639,62 +15638,62 @@ export interface components {
             seed?: number;
             /**
              * Max Grad Norm
-             * @description Gradients are scaled down to this global L2 norm; never when 0, or null.
+             * @description Gradients are scaled down to this global L2 norm; 0 or null disables clipping.
              * @default 1
              */
             max_grad_norm?: number | null;
             /**
              * Param Dtype
-             * @description Type in which forward and backward compute; that of the weights is `weight_dtype`.
+             * @description Type of the computation in forward and backward; `weight_dtype` is the type of weights.
              * @default float32
              * @enum {string}
              */
             param_dtype?: "float32" | "bfloat16";
             /**
              * Weight Dtype
-             * @description Type in which weights and their gradients are kept; bfloat16 loses the smaller updates.
+             * @description Type of stored weights and gradients; bfloat16 loses the smaller updates.
              * @default float32
              * @enum {string}
              */
             weight_dtype?: "float32" | "bfloat16";
             /**
              * Reduce Dtype
-             * @description Type in which gradients are summed over ranks.
+             * @description Type of the sum of gradients over ranks.
              * @default float32
              * @enum {string}
              */
             reduce_dtype?: "float32" | "bfloat16";
             /**
              * Log Every Steps
-             * @description Steps between two lines with values; the data digest is written for every step. `auto` is 1
-             *     on CPUs and 10 on GPUs, where a line with values waits for the device.
+             * @description Steps between two logged lines; the data digest is written for every step. `auto` is 1 on
+             *     CPUs and 10 on GPUs, where logging waits for the device.
              * @default auto
              */
             log_every_steps?: number | "auto";
             /**
              * Gc Freq
-             * @description Steps between two collections of garbage, after the same step on all ranks; between them
-             *     none runs.
+             * @description Steps between two garbage collections, which run after the same step on all ranks and at no
+             *     other time.
              * @default 50
              */
             gc_freq?: number;
             /**
              * Deterministic
-             * @description Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
-             *     CPUs, where runs repeat anyway.
+             * @description Make runs on the same layout and GPUs identical to the last bit. This is slower on GPUs; runs
+             *     on CPUs always repeat.
              * @default false
              */
             deterministic?: boolean;
             /**
              * Tensorboard
-             * @description Write the values as TensorBoard files too, into `tensorboard/` of the run directory.
+             * @description Also write the logged values as TensorBoard files, to `tensorboard/` in the run directory.
              * @default false
              */
             tensorboard?: boolean;
         };
         /**
          * Unreachable
-         * @description A lease expired; the attempt ends only once its processes are proved to have exited.
+         * @description A lease expired; the attempt ends only after proof that its processes have exited.
          */
         Unreachable: Record<string, never>;
         /**
@@ -15704,12 +15703,12 @@ export interface components {
         UploadReply: {
             /**
              * Stored
-             * @description Bytes that are stored: the sender continues there, and has finished at the size.
+             * @description Stored bytes: the offset at which the sender continues, until it equals the size.
              */
             stored: number;
             /**
              * Refused
-             * @description Why the content is not taken.
+             * @description Why the content is refused.
              */
             refused: ("disk_full" | "queue_full" | "spool_full" | "quota" | "too_many" | "too_large" | "unreadable") | null;
         };
@@ -15720,13 +15719,13 @@ export interface components {
         ValidationSection: {
             /**
              * Interval Steps
-             * @description Steps between two validations, with one more after the last step; never when 0.
+             * @description Steps between two validations; another follows the last step. 0 disables validation.
              * @default 0
              */
             interval_steps: number;
             /**
              * Batches
-             * @description Global batches in one validation; all that is held out when that is less.
+             * @description Global batches in one validation, or the whole held-out part if it is smaller.
              * @default 8
              */
             batches: number;
@@ -15738,13 +15737,13 @@ export interface components {
         ValidationSectionInput: {
             /**
              * Interval Steps
-             * @description Steps between two validations, with one more after the last step; never when 0.
+             * @description Steps between two validations; another follows the last step. 0 disables validation.
              * @default 0
              */
             interval_steps?: number;
             /**
              * Batches
-             * @description Global batches in one validation; all that is held out when that is less.
+             * @description Global batches in one validation, or the whole held-out part if it is smaller.
              * @default 8
              */
             batches?: number;
@@ -15762,22 +15761,22 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it was found.
+             * @description Time of the result.
              */
             at: string;
             /**
              * Loaded At
-             * @description When all of its tensors were last loaded; absent where only checksums were compared.
+             * @description When all of its tensors were last loaded; absent if only checksums were compared.
              */
             loaded_at: string | null;
             /**
              * Loaded On
-             * @description Ranks on which they were loaded.
+             * @description Number of ranks that loaded them.
              */
             loaded_on: number | null;
             /**
              * Tensors
-             * @description Tensors that were loaded.
+             * @description Number of loaded tensors.
              */
             tensors: number | null;
             /** @description Kind of the fault. */
@@ -15801,22 +15800,22 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it was found.
+             * @description Time of the result.
              */
             at: string;
             /**
              * Loaded At
-             * @description When all of its tensors were last loaded; absent where only checksums were compared.
+             * @description When all of its tensors were last loaded; absent if only checksums were compared.
              */
             loaded_at?: string | null;
             /**
              * Loaded On
-             * @description Ranks on which they were loaded.
+             * @description Number of ranks that loaded them.
              */
             loaded_on?: number | null;
             /**
              * Tensors
-             * @description Tensors that were loaded.
+             * @description Number of loaded tensors.
              */
             tensors?: number | null;
             /** @description Kind of the fault. */
@@ -15829,7 +15828,7 @@ export interface components {
         };
         /**
          * Waiting
-         * @description The reason for which a job waits changed.
+         * @description The reason why a job waits changed.
          */
         Waiting: {
             /**
@@ -15840,7 +15839,7 @@ export interface components {
         };
         /**
          * WeightsLoaded
-         * @description The trainer read the weights that the job starts from.
+         * @description The trainer read the job's initial weights.
          */
         WeightsLoaded: {
             /**
@@ -15866,39 +15865,39 @@ export interface components {
         };
         /**
          * WhatIf
-         * @description What would follow, were a spec submitted now.
+         * @description Prediction for a spec if it were submitted now.
          */
         WhatIf: {
             /**
              * Starts Now
-             * @description Whether it would start at once.
+             * @description Whether it would start immediately.
              * @default false
              */
             starts_now: boolean;
             /**
              * Position
-             * @description Place in the queue that it would have, from 1.
+             * @description Its position in the queue, from 1.
              */
             position: number;
             /**
              * Reason
-             * @description Why it would wait; null where it starts at once, or where that is not known.
+             * @description Why it would wait; null if it starts immediately or the reason is unknown.
              */
             reason: string | null;
             /**
              * Expected Start At
-             * @description Expected start; null when it is not known.
+             * @description Expected start; null if unknown.
              */
             expected_start_at: string | null;
             /**
              * Unknown Because
-             * @description Why no start is expected; null where one is.
+             * @description Why the expected start is unknown; null if it is known.
              */
             unknown_because: string | null;
         };
         /**
          * WithheldSlot
-         * @description A slot that no job gets, until its cause is gone.
+         * @description A slot that no job gets until the cause is gone.
          */
         WithheldSlot: {
             /**
@@ -15921,7 +15920,7 @@ export interface components {
         WorkerIdentity: {
             /**
              * Folder
-             * @description Id of the data folder; a copy of the folder has another one.
+             * @description Id of the data folder; a copy of the folder has another id.
              */
             folder: string;
             /**
@@ -15932,7 +15931,7 @@ export interface components {
         };
         /**
          * XidError
-         * @description An error that the driver of NVIDIA reported of a GPU.
+         * @description An error of a GPU that NVIDIA's driver reported.
          */
         XidError: {
             /**
@@ -15948,7 +15947,7 @@ export interface components {
         };
         /**
          * XidError
-         * @description An error that the driver of NVIDIA reported of a GPU.
+         * @description An error of a GPU that NVIDIA's driver reported.
          */
         XidErrorInput: {
             /**
@@ -15989,7 +15988,7 @@ export interface operations {
                     "text/html": string;
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16018,7 +16017,7 @@ export interface operations {
                     "text/css": string;
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16047,7 +16046,7 @@ export interface operations {
                     "application/json": Record<string, never>;
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16078,7 +16077,7 @@ export interface operations {
                     };
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16107,7 +16106,7 @@ export interface operations {
                     "application/json": components["schemas"]["Readiness"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16154,7 +16153,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16241,7 +16240,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16340,7 +16339,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16427,7 +16426,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16441,7 +16440,7 @@ export interface operations {
     jobs_list: {
         parameters: {
             query?: {
-                /** @description `newest` first; or those that run, those that wait by priority, and those that have ended (`active`). */
+                /** @description `newest`: newest first. `active`: running jobs, then queued ones by priority, then ended ones. */
                 order?: components["schemas"]["JobOrder"];
                 /** @description `next_page_token` of the page before; the first page when absent. */
                 page_token?: string | null;
@@ -16502,7 +16501,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16592,7 +16591,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16661,7 +16660,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16748,7 +16747,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16806,7 +16805,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16874,7 +16873,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -16900,7 +16899,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Its checkpoints go too. */
+            /** @description Its checkpoints are deleted too. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -16961,7 +16960,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17060,7 +17059,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17159,7 +17158,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17258,7 +17257,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17357,7 +17356,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17468,7 +17467,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17536,7 +17535,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17609,7 +17608,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17708,7 +17707,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17781,7 +17780,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17854,7 +17853,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17953,7 +17952,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -17967,7 +17966,7 @@ export interface operations {
     shells_get_output: {
         parameters: {
             query?: {
-                /** @description Offset; what lies before it was read. */
+                /** @description Offset up to which the output was read. */
                 start?: number;
                 /** @description Longest wait while there is nothing new. */
                 wait_seconds?: number;
@@ -18028,7 +18027,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18129,7 +18128,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18208,7 +18207,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18287,7 +18286,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18357,7 +18356,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18447,7 +18446,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18515,7 +18514,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18602,7 +18601,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18701,7 +18700,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18779,7 +18778,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18793,7 +18792,7 @@ export interface operations {
     metrics_compare_metrics: {
         parameters: {
             query: {
-                /** @description Ids of jobs, divided by commas; at most 8. */
+                /** @description Ids of jobs, separated by commas; at most 8. */
                 jobs: string;
                 /** @description Series, divided by commas; without it the answer has the jobs and the names of their series alone. */
                 names?: string | null;
@@ -18848,7 +18847,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18862,7 +18861,7 @@ export interface operations {
     metrics_compare: {
         parameters: {
             query: {
-                /** @description Ids of jobs, divided by commas; at most 8. */
+                /** @description Ids of jobs, separated by commas; at most 8. */
                 jobs: string;
             };
             header?: never;
@@ -18907,7 +18906,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -18975,7 +18974,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19031,7 +19030,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19099,7 +19098,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19170,7 +19169,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19233,7 +19232,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19301,7 +19300,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19378,7 +19377,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19457,7 +19456,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19530,7 +19529,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19598,7 +19597,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19675,7 +19674,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19752,7 +19751,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19851,7 +19850,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -19950,7 +19949,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20027,7 +20026,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20104,7 +20103,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20122,7 +20121,7 @@ export interface operations {
                 job?: string | null;
                 /** @description For this checkpoint. */
                 checkpoint?: string | null;
-                /** @description Only those that have not ended. */
+                /** @description Only operations that have not ended. */
                 open?: boolean;
                 /** @description `next_page_token` of the page before; the first page when absent. */
                 page_token?: string | null;
@@ -20171,7 +20170,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20239,7 +20238,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20316,7 +20315,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20377,7 +20376,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20393,7 +20392,7 @@ export interface operations {
             query?: {
                 /** @description Hours up to now. */
                 hours?: number;
-                /** @description Series, divided by commas; all when absent. */
+                /** @description Series, separated by commas; all when absent. */
                 names?: string | null;
             };
             header?: never;
@@ -20450,7 +20449,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20549,7 +20548,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20626,7 +20625,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20725,7 +20724,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20802,7 +20801,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20901,7 +20900,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -20962,7 +20961,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21030,7 +21029,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21105,7 +21104,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21204,7 +21203,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21281,7 +21280,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21358,7 +21357,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21372,7 +21371,7 @@ export interface operations {
     sources_list_requests: {
         parameters: {
             query?: {
-                /** @description Those that have not ended, or that have; all if absent. */
+                /** @description Open requests (true) or ended ones; all if absent. */
                 open?: boolean | null;
                 /** @description `next_page_token` of the page before; the first page when absent. */
                 page_token?: string | null;
@@ -21433,7 +21432,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21532,7 +21531,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21602,7 +21601,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21681,7 +21680,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21760,7 +21759,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21839,7 +21838,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21900,7 +21899,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -21987,7 +21986,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22055,7 +22054,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22130,7 +22129,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22229,7 +22228,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22290,7 +22289,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22358,7 +22357,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22445,7 +22444,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22471,7 +22470,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Each message's `data` is a `StreamItem`: an event, or a notice, which has no id. `event: reset` follows a gap that is not replayed: what is shown must be read afresh. */
+            /** @description Each message's `data` is a `StreamItem`: an event, or a notice, which has no id. `event: reset` follows a gap that is not replayed: the client must reload its state. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -22515,7 +22514,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22571,7 +22570,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22640,7 +22639,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22703,7 +22702,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22764,7 +22763,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22851,7 +22850,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -22926,7 +22925,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23013,7 +23012,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23098,7 +23097,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23185,7 +23184,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23272,7 +23271,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23371,7 +23370,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23470,7 +23469,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23569,7 +23568,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23668,7 +23667,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23755,7 +23754,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23856,7 +23855,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -23957,7 +23956,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -24063,7 +24062,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
@@ -24131,7 +24130,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
-            /** @description Anything else that went wrong */
+            /** @description Any other error */
             default: {
                 headers: {
                     [name: string]: unknown;
