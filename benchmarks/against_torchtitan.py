@@ -167,12 +167,12 @@ def write_titan(folder: Path) -> None:
     )
 
 
-def train_titan(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> Speed:
+def train_titan(python: Path, folder: Path, *, ranks: int, steps: int, way: Way) -> Speed:
     """Train torchtitan; return its speed."""
-    return speed(titan_marks(python, folder, ranks, steps, way), ranks, way)
+    return speed(titan_marks(python, folder, ranks=ranks, steps=steps, way=way), ranks, way)
 
 
-def titan_marks(python: Path, folder: Path, ranks: int, steps: int, way: Way) -> list[Mark]:
+def titan_marks(python: Path, folder: Path, *, ranks: int, steps: int, way: Way) -> list[Mark]:
     """Launch torchtitan in a folder of `write_titan`; return the times of its lines."""
     script = Path(__file__).parents[1] / "examples" / "programs" / "torchtitan" / "on_cpu.py"
     start = [str(script)] if way.on_cpu else ["-m", "torchtitan.train"]
@@ -186,9 +186,9 @@ def steps_in(printed: str) -> int:
     return max((int(step) for step in re.findall(r"step: +(\d+) .*?tps: ", plain)), default=0)
 
 
-def train_ours(folder: Path, ranks: int, steps: int, way: Way) -> Speed:
+def train_ours(folder: Path, ranks: int, *, steps: int, way: Way) -> Speed:
     """Train with our trainer; return its speed."""
-    spec = spec_of(way, ranks, steps, EVERY)
+    spec = spec_of(way, ranks, steps=steps, log_every=EVERY)
     spec["checkpoint"] = {"interval_steps": 0, "preflight": False}
     with tempfile.TemporaryDirectory(dir=folder) as name:
         run = Path(name)
@@ -204,7 +204,7 @@ def train_ours(folder: Path, ranks: int, steps: int, way: Way) -> Speed:
     return speed(marks, ranks, way)
 
 
-def spec_of(way: Way, ranks: int, steps: int, log_every: int) -> dict[str, Any]:
+def spec_of(way: Way, ranks: int, *, steps: int, log_every: int) -> dict[str, Any]:
     """Return our job for a way to train."""
     training = way.ours["training"]
     return way.ours | {
@@ -265,14 +265,16 @@ def _train(
     return launch_and_watch(command, folder, environment, done=done, until=steps)
 
 
-def compare(python: Path, ways: Iterable[Way], rounds: int, steps: int) -> bool:
+def compare(python: Path, ways: Iterable[Way], *, rounds: int, steps: int) -> bool:
     """Train alternately, and print the ratios of ours to torchtitan's for each way to train."""
     passed, version = True, version_of(python)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_titan(folder)
         for way, ranks in ((each, count) for each in ways for count in each.ranks):
-            theirs, ours = _train_in_turn(python, folder, way, ranks, rounds, steps)
+            theirs, ours = _train_in_turn(
+                python, folder, way=way, ranks=ranks, rounds=rounds, steps=steps
+            )
             for kind in ("processor", "wall", "start") if way.on_cpu else ("wall",):
                 mine, titans = ([getattr(run, kind) for run in runs] for runs in (ours, theirs))
                 passed &= emit(
@@ -299,12 +301,12 @@ UNITS = {
 
 
 def _train_in_turn(
-    python: Path, folder: Path, way: Way, ranks: int, rounds: int, steps: int
+    python: Path, folder: Path, *, way: Way, ranks: int, rounds: int, steps: int
 ) -> tuple[list[Speed], list[Speed]]:
     """Return the speeds of torchtitan and of ours, one run of each per round."""
     trainers: list[Callable[[], Speed]] = [
-        partial(train_titan, python, folder, ranks, steps, way),
-        partial(train_ours, folder, ranks, steps, way),
+        partial(train_titan, python, folder, ranks=ranks, steps=steps, way=way),
+        partial(train_ours, folder, ranks, steps=steps, way=way),
     ]
     runs: tuple[list[Speed], list[Speed]] = ([], [])
     for number in range(rounds):
@@ -327,7 +329,7 @@ def main() -> int:
     if arguments.way:
         ways = [WAYS[name] for name in arguments.way]
     python: Path = arguments.python.absolute()
-    return 0 if compare(python, ways, arguments.rounds, arguments.steps) else 1
+    return 0 if compare(python, ways, rounds=arguments.rounds, steps=arguments.steps) else 1
 
 
 if __name__ == "__main__":

@@ -299,7 +299,7 @@ def emit_figures(seen: Measured, storage: str, *, bounded: bool) -> bool:
     }
 
     def emit_ratio(
-        name: str, ratios: list[float], unit: str, target: float, *, at_least: bool, **more: object
+        name: str, ratios: list[float], *, unit: str, target: float, at_least: bool, **more: object
     ) -> bool:
         anything = 0.0 if at_least else float("1e9")
         return emit(
@@ -319,8 +319,8 @@ def emit_figures(seen: Measured, storage: str, *, bounded: bool) -> bool:
             emit_ratio(
                 "write",
                 seen.ratios("plain_write", of="save"),
-                "of the bandwidth of a plain write (checksums included)",
-                WRITE,
+                unit="of the bandwidth of a plain write (checksums included)",
+                target=WRITE,
                 at_least=True,
                 gb_per_second=seen.rate("save"),
                 plain_gb_per_second=seen.rate("plain_write"),
@@ -328,8 +328,8 @@ def emit_figures(seen: Measured, storage: str, *, bounded: bool) -> bool:
             emit_ratio(
                 "load",
                 seen.ratios("plain_read", of="load"),
-                "of the bandwidth of a plain read (checksums included)",
-                READ,
+                unit="of the bandwidth of a plain read (checksums included)",
+                target=READ,
                 at_least=True,
                 gb_per_second=seen.rate("load"),
                 plain_gb_per_second=seen.rate("plain_read"),
@@ -337,8 +337,8 @@ def emit_figures(seen: Measured, storage: str, *, bounded: bool) -> bool:
             emit_ratio(
                 "blocked",
                 seen.ratios("blocked", of="save"),
-                "of a synchronous save's time, in which one in the background blocks training",
-                BLOCKED,
+                unit="of a synchronous save's time, in which one in the background blocks training",
+                target=BLOCKED,
                 at_least=False,
                 blocked_seconds=round(statistics.median(seen.blocked), 4),
                 save_seconds=round(statistics.median(seen.save), 3),
@@ -349,8 +349,8 @@ def emit_figures(seen: Measured, storage: str, *, bounded: bool) -> bool:
             emit_ratio(
                 "second_plan",
                 seen.ratios("second_plan", of="first_plan"),
-                "of the first plan's time",
-                PLANNED,
+                unit="of the first plan's time",
+                target=PLANNED,
                 at_least=False,
                 first_plan_seconds=round(statistics.median(seen.first_plan), 4),
                 second_plan_seconds=round(statistics.median(seen.second_plan), 4),

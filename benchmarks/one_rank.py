@@ -236,7 +236,7 @@ def fake_step(spec: JobSpec, rank: int) -> Iterator[FakeStep]:
     spec = spec.on_layout(layout)
     model = build_model(spec)
     mesh = build_mesh(layout, "cpu")
-    stages = parallelize(model, mesh, spec, layout)
+    stages = parallelize(model, mesh, spec=spec, layout=layout)
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as undone:
         model.to_empty(device=device)
         refresh_scales(model)
@@ -249,7 +249,7 @@ def fake_step(spec: JobSpec, rank: int) -> Iterator[FakeStep]:
             from trainer.parallel.pipeline import Pipeline
 
             group = mesh.get_group("pp")
-            engine = Pipeline(stages, group, spec, layout, device)
+            engine = Pipeline(stages, group, spec=spec, layout=layout, device=device)
             undone.enter_context(_stages_agree())
         train = TrainStep(engine, optimizer, spec, stages=group)
         yield FakeStep(model, optimizer, train, micro_batches(spec, layout))

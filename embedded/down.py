@@ -32,16 +32,33 @@ def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_second
         return 0
     with folders.held() as mine:
         if mine:
-            return _without_up(folders, record, notify, keep_running, timeout_seconds)
+            return _without_up(
+                folders,
+                record,
+                notify=notify,
+                keep_running=keep_running,
+                timeout_seconds=timeout_seconds,
+            )
     try:
-        return _with_up(folders, record, notify, keep_running, timeout_seconds)
+        return _with_up(
+            folders,
+            record,
+            notify=notify,
+            keep_running=keep_running,
+            timeout_seconds=timeout_seconds,
+        )
     except TrainyardError as error:
         notify(f"Error: {error} `trainyard down --keep-running` ends it without stopping jobs.")
         return 1
 
 
 def _with_up(
-    folders: Folders, record: RunRecord, notify: Notify, keep_running: bool, timeout_seconds: float
+    folders: Folders,
+    record: RunRecord,
+    *,
+    notify: Notify,
+    keep_running: bool,
+    timeout_seconds: float,
 ) -> int:
     """Send SIGTERM to the running `up`, which ends its processes."""
     if record.up is None or not is_alive(record.up):
@@ -62,7 +79,12 @@ def _with_up(
 
 
 def _without_up(
-    folders: Folders, record: RunRecord, notify: Notify, keep_running: bool, timeout_seconds: float
+    folders: Folders,
+    record: RunRecord,
+    *,
+    notify: Notify,
+    keep_running: bool,
+    timeout_seconds: float,
 ) -> int:
     """End leftovers; if jobs may be training without a server, start one that stops them."""
     end_leftovers(folders)

@@ -77,7 +77,7 @@ def up(options: Options, notify: Notify) -> int:
         signals.listen()
         end_leftovers(folders)
         try:
-            _run(folders, options, signals, notify)
+            _run(folders, options, signals=signals, notify=notify)
         except (StartError, OSError, ProxyError, TrainyardError) as error:
             notify(f"Error: {error}")
             return 1
@@ -106,7 +106,7 @@ def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
     return Address(host, next_free_port(host, first))
 
 
-def _run(folders: Folders, options: Options, signals: UpSignals, notify: Notify) -> None:
+def _run(folders: Folders, options: Options, *, signals: UpSignals, notify: Notify) -> None:
     address = address_of(folders, host=options.host, port=options.port)
     recorder = Recorder(folders.record, url=address.url, port=address.port)
     stack = Stack(
@@ -123,7 +123,7 @@ def _run(folders: Folders, options: Options, signals: UpSignals, notify: Notify)
         stack.start_scheduler()
         stack.start_worker(yard)
         stack.check()
-        _welcome(folders, options, yard, notify)
+        _welcome(folders, options, yard=yard, notify=notify)
         _keep_running(stack, signals, notify)
         training = _list_training(yard, notify)
     finally:
@@ -138,7 +138,7 @@ def _keep_running(stack: Stack, signals: UpSignals, notify: Notify) -> None:
         stack.tend(notify)
 
 
-def _welcome(folders: Folders, options: Options, yard: Client, notify: Notify) -> None:
+def _welcome(folders: Folders, options: Options, *, yard: Client, notify: Notify) -> None:
     name = let_user_in(folders, yard, profile=options.profile)
     link = login_link(yard)
     if options.port not in (None, 0) and not yard.url.endswith(f":{options.port}"):

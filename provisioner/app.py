@@ -136,7 +136,9 @@ def create_app(settings: Settings, sources: Mapping[str, OpenSource]) -> Celery:
             return
         with ProvisionerApi(settings.url, source.token(), ca_file=settings.ca_file) as api:
             folders = RequestFolders(source.folder)
-            calls = EngineCalls(source.config, source.engine, folders, api, url=settings.url)
+            calls = EngineCalls(
+                source.config, source.engine, folders=folders, api=api, url=settings.url
+            )
             calls.carry_out(message)
 
     return app

@@ -54,9 +54,9 @@ class EngineCalls:
         self,
         config: SourceConfig,
         engine: NodeSource,
+        *,
         folders: RequestFolders,
         api: ProvisionerApi,
-        *,
         url: str,
     ) -> None:
         """Use an engine for a source.

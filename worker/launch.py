@@ -64,7 +64,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
             return False
         if sample_disk(DATA_DIR, node.store.data_dir).free_bytes < DATA_DIR_BYTES:
             try:
-                _report_full(node, message.attempt_id, reply, api)
+                _report_full(node, message.attempt_id, claim=reply, api=api)
             finally:
                 lock.forget()  # not earlier: without the report the attempt would count as gone
             return False
@@ -72,11 +72,11 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
             user = node.run_as.free(taken) if node.run_as is not None else None
             run = prepare_run(node, message.attempt_id, reply, user=user)
             lock.lead_to(run)
-        _supervise(node, run, lock, reply)
+        _supervise(node, run, lock=lock, claim=reply)
     return True
 
 
-def _supervise(node: LocalNode, run: WorkerRun, lock: AttemptLock, claim: ClaimReply) -> None:
+def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: ClaimReply) -> None:
     """Hand the launch to the idle process, or start a supervisor if that is impossible."""
     if claim.spec.program is not None or claim.spec.model.factory is not None:
         start_supervisor(run, lock)  # no forkserver has imported the job's code
@@ -87,7 +87,7 @@ def _supervise(node: LocalNode, run: WorkerRun, lock: AttemptLock, claim: ClaimR
         start_supervisor(run, lock, why_cold=why)
 
 
-def _report_full(node: LocalNode, attempt_id: str, claim: ClaimReply, api: WorkerApi) -> None:
+def _report_full(node: LocalNode, attempt_id: str, *, claim: ClaimReply, api: WorkerApi) -> None:
     """Put the launch back without a supervisor, as its run directory may not fit."""
     failure = put_back(
         node.name,

@@ -112,12 +112,12 @@ def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) 
         detach(["operation", str(folder)], log=folder / LOG, folder=folder)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         logger.exception("operation %s cannot be started", operation_id)
-        _refuse(node, operation_id, claim.fence, str(error), api)
+        _refuse(node, operation_id, fence=claim.fence, why=str(error), api=api)
         return False
     return True
 
 
-def _refuse(node: LocalNode, operation_id: str, fence: int, why: str, api: WorkerApi) -> None:
+def _refuse(node: LocalNode, operation_id: str, *, fence: int, why: str, api: WorkerApi) -> None:
     """Report immediately that this node cannot do an operation, before its lease expires."""
     outcome = OperationOutcome(outcome="failed", message=f"{node.name}: {why}"[:4000])
     report = OperationReport(protocol=PROTOCOL, node=node.name, fence=fence, outcome=outcome)

@@ -51,7 +51,7 @@ def serve() -> None:
         lock_folder(node.data_dir) as worker,
         WorkerApi(settings.url, token=None, ca_file=settings.ca_file) as api,
     ):
-        _serve(settings, node, api, worker)
+        _serve(settings, node, api=api, worker=worker)
 
 
 def _prepare_environments(node: LocalNode) -> None:
@@ -64,7 +64,7 @@ def _prepare_environments(node: LocalNode) -> None:
                 logger.info("root %s can have no environments from here: %s", name, error)
 
 
-def _serve(settings: Settings, store: NodeStore, api: WorkerApi, worker: WorkerIdentity) -> None:
+def _serve(settings: Settings, store: NodeStore, *, api: WorkerApi, worker: WorkerIdentity) -> None:
     accelerators = None if settings.device == "cpu" else open_accelerators()
     devices = find_devices(accelerators, device=settings.device, slots=settings.slots)
     run_as = _prepare_users(settings, store, slots=devices.hardware.slots)

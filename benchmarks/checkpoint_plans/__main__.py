@@ -165,10 +165,10 @@ class Figures:
         )
         self.curves.setdefault(case.family, []).append((world_size, first))
         if world_size <= YARDSTICK:
-            self._yardstick(case, stages, first, details)
+            self._yardstick(case, stages, first=first, details=details)
 
     def _yardstick(
-        self, case: Case, stages: list[Stage], first: float, details: dict[str, object]
+        self, case: Case, stages: list[Stage], *, first: float, details: dict[str, object]
     ) -> None:
         cost: DcpCost = self._pool.submit(dcp_cost, stages, case.layout.world_size).result()
         self.dcp.setdefault(case.family, []).append((case.layout.world_size, cost.plan))

@@ -43,20 +43,21 @@ def log_picture(
     y_axis = _Axis([y for _, y in points], (HEIGHT - BOTTOM, TOP), base=10)
     parts = [f'<text x="{LEFT}" y="28" font-size="16" fill="#1c2430">{escape(caption)}</text>']
     parts += [
-        _text(x_axis.at(mark), HEIGHT - BOTTOM + 20, f"{mark:g}", "middle") for mark in x_axis.marks
+        _text(x_axis.at(mark), HEIGHT - BOTTOM + 20, text=f"{mark:g}", anchor="middle")
+        for mark in x_axis.marks
     ]
     for mark in y_axis.marks:
         y = y_axis.at(mark)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#eceff3"/>')
-        parts.append(_text(LEFT - 8, y + 4, f"{mark:g} s", "end"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "ranks", "middle"))
+        parts.append(_text(LEFT - 8, y + 4, text=f"{mark:g} s", anchor="end"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, text="ranks", anchor="middle"))
     for number, (name, curve) in enumerate(curves.items()):
         colour = COLOURS[number % len(COLOURS)]
-        parts += _curve(curve, (x_axis, y_axis), colour)
-        parts += _curve(dashed.get(name, ()), (x_axis, y_axis), colour, DASHES)
-        parts += _legend(number, name, colour)
+        parts += _curve(curve, (x_axis, y_axis), colour=colour)
+        parts += _curve(dashed.get(name, ()), (x_axis, y_axis), colour=colour, dashes=DASHES)
+        parts += _legend(number, name, colour=colour)
     if dashed:
-        parts += _legend(len(curves), kind, "#5b6675", DASHES)
+        parts += _legend(len(curves), kind, colour="#5b6675", dashes=DASHES)
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -80,7 +81,7 @@ class _Axis:
         return self._pixels[0] + share * (self._pixels[1] - self._pixels[0])
 
 
-def _curve(curve: Curve, axes: tuple[_Axis, _Axis], colour: str, dashes: str = "") -> list[str]:
+def _curve(curve: Curve, axes: tuple[_Axis, _Axis], *, colour: str, dashes: str = "") -> list[str]:
     places = [(axes[0].at(x), axes[1].at(y)) for x, y in sorted(curve)]
     dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
     if len(places) < 2:
@@ -89,15 +90,15 @@ def _curve(curve: Curve, axes: tuple[_Axis, _Axis], colour: str, dashes: str = "
     return [f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>', *dots]
 
 
-def _legend(number: int, name: str, colour: str, dashes: str = "") -> list[str]:
+def _legend(number: int, name: str, *, colour: str, dashes: str = "") -> list[str]:
     x, y = WIDTH - RIGHT + 16, TOP + 20 * number
     return [
         f'<path d="M{x} {y - 5}h16" stroke="{colour}" stroke-width="3"{dashes}/>',
-        _text(x + 22, y, name, "start"),
+        _text(x + 22, y, text=name, anchor="start"),
     ]
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def _text(x: float, y: float, *, text: str, anchor: str) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#5b6675">{escape(text)}</text>'
     )

@@ -91,7 +91,7 @@ def plan_cost(size: str, layout: Layout, rank: int, stages: list[Stage]) -> Plan
     later, again = _timed(lambda: planner.plan(listed(model, optimizer)))
     assert again is plan
     index, content = _timed(plan.index.to_bytes)
-    resume, files = _timed(lambda: _files_of_a_resume(content, layout, tensors, rank))
+    resume, files = _timed(lambda: _files_of_a_resume(content, layout, tensors=tensors, rank=rank))
     return PlanCost(
         rank=rank,
         first_plan=first,
@@ -114,7 +114,7 @@ def resharding_cost(
     writers = writing_ranks("all", saved, shared=False)
     content = index_of(stages, world_size=saved.world_size, writers=writers).to_bytes()
     tensors = train_tensors(model, optimizer)
-    return _timed(lambda: _files_of_a_resume(content, saved, tensors, rank))[0]
+    return _timed(lambda: _files_of_a_resume(content, saved, tensors=tensors, rank=rank))[0]
 
 
 def _state(size: str, layout: Layout, rank: int) -> tuple[Any, Any]:
@@ -122,7 +122,7 @@ def _state(size: str, layout: Layout, rank: int) -> tuple[Any, Any]:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     spec = job(size, layout).on_layout(layout)
     model = build_model(spec)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
     return model, optimizer
@@ -143,7 +143,9 @@ class _Alone(SavePlanner):
         return self._stages[rank // self._size]
 
 
-def _files_of_a_resume(content: bytes, saved: Layout, tensors: dict[str, Tensor], rank: int) -> int:
+def _files_of_a_resume(
+    content: bytes, saved: Layout, *, tensors: dict[str, Tensor], rank: int
+) -> int:
     index = parse_index(content, saved)
     files = set()
     for tensor in divided(tensors, rank=rank):

@@ -74,7 +74,7 @@ def save_stall(size: str, layout: Layout, place: Path, rounds: int) -> SaveStall
     spec = _spec(size, layout)
     assembly = assemble(spec, layout, CPU, draws=False)
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=place) as folder:
-        return _Rounds(assembly, spec, layout, Path(folder)).measure(rounds)
+        return _Rounds(assembly, spec, layout=layout, folder=Path(folder)).measure(rounds)
 
 
 def _spec(size: str, layout: Layout) -> JobSpec:
@@ -90,12 +90,12 @@ def _spec(size: str, layout: Layout) -> JobSpec:
 
 
 class _Rounds:
-    def __init__(self, assembly: Assembly, spec: JobSpec, layout: Layout, folder: Path) -> None:
+    def __init__(self, assembly: Assembly, spec: JobSpec, *, layout: Layout, folder: Path) -> None:
         self._assembly, self._folder = assembly, folder
         self._step = self._size = 0
         self._matrices = torch.ones(2, 256, 256)
         self._plain, self._background = (
-            _manager(spec, layout, folder, mode) for mode in ("disabled", "async")
+            _manager(spec, layout, folder=folder, mode=mode) for mode in ("disabled", "async")
         )
 
     def measure(self, rounds: int) -> SaveStall:
@@ -170,7 +170,7 @@ def _answer(rank: int, index: ChunkIndex, numbers_bytes: int) -> WrittenShare:
     )
 
 
-def _manager(spec: JobSpec, layout: Layout, folder: Path, mode: str) -> CheckpointManager:
+def _manager(spec: JobSpec, layout: Layout, *, folder: Path, mode: str) -> CheckpointManager:
     chosen = spec.model_dump(mode="json") | {"checkpoint": {"async_mode": mode}}
     run = TrainerRun(
         directory=RunDirectory(folder),

@@ -70,7 +70,7 @@ def fill(opened: Store, *, live: int, ended: int) -> None:
         _train(context, one)
     since = context.now() - timedelta(days=DAYS)
     held = [
-        _holding(context, number, attempt, running[number % live].node, ended)
+        _holding(context, number, attempt=attempt, node=running[number % live].node, ended=ended)
         for number in range(ended)
         for attempt in range(1, ATTEMPTS + 1)
     ]
@@ -117,7 +117,9 @@ def _train(context: Context, one: Running) -> None:
         store_points(connection, one.attempt_id, points)
 
 
-def _holding(context: Context, number: int, attempt: int, node: str, ended: int) -> dict[str, Any]:
+def _holding(
+    context: Context, number: int, *, attempt: int, node: str, ended: int
+) -> dict[str, Any]:
     until = context.now() - timedelta(days=DAYS * number / ended, hours=attempt)
     since = until - TRAINED
     first, last = milliseconds(since), milliseconds(until)

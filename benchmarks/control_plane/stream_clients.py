@@ -74,17 +74,23 @@ def listen(urls: Sequence[str], tokens: Sequence[str], clients: int, sender: Pip
             results.
     """
     raise_file_limit()
-    asyncio.run(_listen_all(urls, tokens, clients, sender))
+    asyncio.run(_listen_all(urls, tokens, clients=clients, sender=sender))
 
 
 async def _listen_all(
-    urls: Sequence[str], tokens: Sequence[str], clients: int, sender: Pipe
+    urls: Sequence[str], tokens: Sequence[str], *, clients: int, sender: Pipe
 ) -> None:
     received, opened = Received({}, 0.0, 0), asyncio.Semaphore(0)
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(
-                _listen(urls[n % len(urls)], tokens[n % len(tokens)], n, opened, received)
+                _listen(
+                    urls[n % len(urls)],
+                    tokens[n % len(tokens)],
+                    number=n,
+                    opened=opened,
+                    received=received,
+                )
             )
             for n in range(clients)
         ]
@@ -99,7 +105,7 @@ async def _listen_all(
 
 
 async def _listen(
-    url: str, token: str, number: int, opened: asyncio.Semaphore, received: Received
+    url: str, token: str, *, number: int, opened: asyncio.Semaphore, received: Received
 ) -> None:
     target = urlsplit(url)
     reader, writer = await asyncio.open_connection(target.hostname, target.port)
@@ -141,7 +147,7 @@ async def _report_all(
     due: dict[Step, float] = {}
     answered = await asyncio.gather(
         *(
-            _report(run, running, place / len(runnings), seconds, due)
+            _report(run, running, phase=place / len(runnings), seconds=seconds, due=due)
             for place, running in enumerate(runnings)
         )
     )
@@ -149,7 +155,7 @@ async def _report_all(
 
 
 async def _report(
-    run: Run, running: Running, phase: float, seconds: float, due: dict[Step, float]
+    run: Run, running: Running, *, phase: float, seconds: float, due: dict[Step, float]
 ) -> list[float]:
     answered: list[float] = []
     interval = run.opened.context.settings.report_seconds

@@ -84,11 +84,13 @@ def _judge(measured: dict[Configuration, Measurement], splits: int, *, with_targ
         }
         errors = evaluate(runs, resident=resident, splits=splits)
         # Resident memory is mostly torch's own: its errors are only informative.
-        passed &= _print(errors, len(measured), resident, with_targets and not resident)
+        passed &= _print(
+            errors, len(measured), resident=resident, with_targets=with_targets and not resident
+        )
     return passed
 
 
-def _print(errors: Errors, count: int, resident: bool, with_targets: bool) -> bool:
+def _print(errors: Errors, count: int, *, resident: bool, with_targets: bool) -> bool:
     memory = "resident memory" if resident else "tensors"
     figures: list[tuple[str, float, float | None, bool]] = [
         (f"median error of the peak of {memory}", errors.memory_median, MEMORY_MEDIAN, False),

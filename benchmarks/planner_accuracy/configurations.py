@@ -29,29 +29,32 @@ def _model(dim: int, layers: int, *, vocab: int = 2048, **fields: Any) -> dict[s
     return {"size": "debug", **shape, "ffn_dim": 3 * dim, "vocab_size": vocab, **fields}
 
 
-def _training(tokens: int, sequences: int, batch: int, dtype: str = "float32") -> dict[str, Any]:
+def _training(tokens: int, sequences: int, *, batch: int, dtype: str = "float32") -> dict[str, Any]:
     sizes = {"seq_len": tokens, "micro_batch_size": sequences, "global_batch_size": batch}
     return {**sizes, "param_dtype": dtype}
 
 
 JOBS: dict[str, dict[str, Any]] = {
-    "plain": {"model": _model(256, 6), "training": _training(256, 2, 8)},
-    "wide": {"model": _model(512, 4), "training": _training(128, 2, 8)},
-    "deep": {"model": _model(128, 12), "training": _training(256, 2, 8)},
-    "long": {"model": _model(192, 4, vocab=512), "training": _training(1024, 1, 4)},
-    "large vocabulary": {"model": _model(192, 4, vocab=16384), "training": _training(128, 2, 8)},
+    "plain": {"model": _model(256, 6), "training": _training(256, 2, batch=8)},
+    "wide": {"model": _model(512, 4), "training": _training(128, 2, batch=8)},
+    "deep": {"model": _model(128, 12), "training": _training(256, 2, batch=8)},
+    "long": {"model": _model(192, 4, vocab=512), "training": _training(1024, 1, batch=4)},
+    "large vocabulary": {
+        "model": _model(192, 4, vocab=16384),
+        "training": _training(128, 2, batch=8),
+    },
     "grouped keys, bfloat16": {
         "model": _model(256, 4, n_kv_heads=4),
-        "training": _training(256, 1, 8, "bfloat16"),
+        "training": _training(256, 1, batch=8, dtype="bfloat16"),
     },
     "full recomputation": {
         "model": _model(256, 6),
-        "training": _training(256, 4, 16),
+        "training": _training(256, 4, batch=16),
         "activation_checkpoint": {"mode": "full"},
     },
     "selective recomputation, accumulation": {
         "model": _model(256, 4),
-        "training": _training(256, 1, 16),
+        "training": _training(256, 1, batch=16),
         "activation_checkpoint": {"mode": "selective"},
     },
 }

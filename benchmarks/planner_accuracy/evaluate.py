@@ -77,7 +77,7 @@ def measured_run(
     spec, layout = configuration.spec, configuration.spec.layout()
     partition = spec.batch_partition(layout)
     return MeasuredRun(
-        work=step_work(spec, layout, partition, this_node()),
+        work=step_work(spec, layout, partition=partition, node=this_node()),
         memory=estimate_memory(spec, layout, partition),
         step_seconds=measured.shortest,
         peak_bytes=measured.resident if resident else measured.tensors,

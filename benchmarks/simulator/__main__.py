@@ -182,7 +182,7 @@ def shares_by_weight(record: Record, trace: Trace) -> dict[str, float]:
     }
 
 
-def run_shape(name: str, trace: Trace, known: Known, given: argparse.Namespace) -> bool:
+def run_shape(name: str, trace: Trace, *, known: Known, given: argparse.Namespace) -> bool:
     """Run a trace on a new database; return whether every figure reaches its target."""
     shape = SHAPES[name]
     with store(given.database) as opened:
@@ -227,7 +227,7 @@ def main() -> int:
         jobs, nodes = shape.whole if given.whole else shape.sample
         trace = shape.make(given.jobs or jobs, given.nodes or nodes, given.seed)
         for known in given.known or shape.known:
-            passed &= run_shape(name, trace, known, given)
+            passed &= run_shape(name, trace, known=known, given=given)
     return 0 if passed else 1
 
 

@@ -62,9 +62,9 @@ class Line:
         self,
         each: Running,
         head: Waiting,
+        *,
         held: Mapping[str, int],
         weights: Mapping[str, float],
-        *,
         without: Collection[str],
     ) -> bool:
         """Return whether an attempt gives way to a job.

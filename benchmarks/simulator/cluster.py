@@ -96,7 +96,7 @@ def add_jobs(
     known: Known = "nothing",
 ) -> list[str]:
     """Queue jobs like submissions, each at its own time; return their ids."""
-    rows = [_job_row(job, _id(job.name, at), at, known) for job, at in arriving]
+    rows = [_job_row(job, _id(job.name, at), at=at, known=known) for job, at in arriving]
     with context.database.write() as connection:
         connection.execute(insert(jobs), rows)
     return [row["id"] for row in rows]
@@ -232,7 +232,7 @@ def _bounded(spec: JobSpec, seconds: float | None) -> JobSpec:
     return spec.model_copy(update={"resources": spec.resources.model_copy(update=bound)})
 
 
-def _job_row(job: TracedJob, job_id: str, at: datetime, known: Known) -> dict[str, Any]:
+def _job_row(job: TracedJob, job_id: str, *, at: datetime, known: Known) -> dict[str, Any]:
     spec = _spec(job.world_size)
     layout = spec.layout()
     return {

@@ -329,7 +329,9 @@ class Simulation:
         self._follow_head(head, with_all)
 
     def _lets_ahead(self, each: Running, head: Waiting, ungrouped: set[str]) -> bool:
-        return self._line.lets_ahead(each, head, self._held, self._trace.weights, without=ungrouped)
+        return self._line.lets_ahead(
+            each, head, held=self._held, weights=self._trace.weights, without=ungrouped
+        )
 
     def _begin(self, placed: Placed, behind: set[str]) -> None:
         waited, now = self._waiting.pop(placed.job_id), self._clock.seconds

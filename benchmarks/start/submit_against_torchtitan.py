@@ -41,7 +41,7 @@ def measure(running: Running, python: Path, folder: Path, *, rounds: int, ranks:
 
     def start_titan() -> None:
         await_idle(running)
-        titans.append(titan_marks(python, folder, ranks, steps=1, way=EAGER)[0].seconds)
+        titans.append(titan_marks(python, folder, ranks=ranks, steps=1, way=EAGER)[0].seconds)
 
     def start_ours() -> None:
         jobs.append(launch(running, spec))

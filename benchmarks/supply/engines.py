@@ -74,7 +74,7 @@ class SimulatedEngine:
     """One engine. All times are virtual, and the seed determines all random numbers."""
 
     def __init__(
-        self, source: SimulatedSource, timeline: Timeline, machines: Machines, seed: int
+        self, source: SimulatedSource, timeline: Timeline, *, machines: Machines, seed: int
     ) -> None:
         self.source = source
         self._habits = source.habits

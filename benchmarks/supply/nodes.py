@@ -76,11 +76,13 @@ def add_source(context: Context, source: SimulatedSource, *, idle_seconds: float
 
 
 def provisioner(
-    context: Context, config: SourceConfig, engine: SimulatedEngine, folder: Path
+    context: Context, config: SourceConfig, *, engine: SimulatedEngine, folder: Path
 ) -> EngineCalls:
     """Return the real provisioner of a simulated engine."""
     folders = RequestFolders(folder / config.name)
-    return EngineCalls(config, engine, folders, DirectApi(context), url="https://trainyard.test")
+    return EngineCalls(
+        config, engine, folders=folders, api=DirectApi(context), url="https://trainyard.test"
+    )
 
 
 class Pilots:

@@ -56,7 +56,7 @@ class Observer:
         self.record = Record()
 
     def note(
-        self, now: float, seconds: float, joined: Mapping[str, str], held: Mapping[str, int]
+        self, now: float, seconds: float, *, joined: Mapping[str, str], held: Mapping[str, int]
     ) -> None:
         """Count a period without changes, and check it.
 
@@ -82,9 +82,9 @@ class Observer:
             drained = select(nodes.c.name).where(nodes.c.drain.is_not(None))
             closed = set(connection.scalars(drained.where(nodes.c.offline_since.is_(None))))
         self._check_limits(requests)
-        self._count(seconds, joined, held, requests, closed, waits=bool(queue))
-        self._note_demand(now, requests, queue, joined, held, closed)
-        self._note_idle(now, requests, joined, held, waits=bool(queue))
+        self._count(seconds, joined, held=held, requests=requests, closed=closed, waits=bool(queue))
+        self._note_demand(now, requests, queue=queue, joined=joined, held=held, closed=closed)
+        self._note_idle(now, requests, joined=joined, held=held, waits=bool(queue))
 
     def _check_limits(self, requests: Sequence[AnyRow]) -> None:
         for name, source in self._sources.items():
@@ -110,10 +110,10 @@ class Observer:
         self,
         seconds: float,
         joined: Mapping[str, str],
+        *,
         held: Mapping[str, int],
         requests: Sequence[AnyRow],
         closed: set[str],
-        *,
         waits: bool,
     ) -> None:
         record = self.record
@@ -143,6 +143,7 @@ class Observer:
         self,
         now: float,
         requests: Sequence[AnyRow],
+        *,
         queue: Sequence[AnyRow],
         joined: Mapping[str, str],
         held: Mapping[str, int],
@@ -185,9 +186,9 @@ class Observer:
         self,
         now: float,
         requests: Sequence[AnyRow],
+        *,
         joined: Mapping[str, str],
         held: Mapping[str, int],
-        *,
         waits: bool,
     ) -> None:
         busy = {_request_of(node) for node in joined if held.get(node)}

@@ -135,20 +135,27 @@ class Simulation:
         machines = _Machines()
         machines.pilots = self._pilots
         self.engines = {
-            source.name: SimulatedEngine(source, timeline, machines, seed) for source in sources
+            source.name: SimulatedEngine(source, timeline, machines=machines, seed=seed)
+            for source in sources
         }
         for source in sources:
             config = add_source(self._context, source, idle_seconds=idle_seconds)
             engine = self.engines[source.name]
-            calls = provisioner(self._context, config, engine, folder)
+            calls = provisioner(self._context, config, engine=engine, folder=folder)
             self._outbox.calls[source.name] = calls
         self.training = Training(
-            self._context, timeline, self._pilots, self._works, random.Random(f"{seed} training")
+            self._context,
+            timeline,
+            pilots=self._pilots,
+            works=self._works,
+            chance=random.Random(f"{seed} training"),
         )
         machines.training = self.training
         self._observer = Observer(self._context, sources)
         leader = Leader(given.database)
-        self._scheduler = Scheduler(self._context, self._outbox, leader, periodic_work)
+        self._scheduler = Scheduler(
+            self._context, self._outbox, leader=leader, work_of=periodic_work
+        )
         self.rounds = 0
 
     @property
@@ -180,7 +187,7 @@ class Simulation:
             if upcoming is not None:
                 pause = min(max(math.ceil(upcoming - before), TICK), pause)
             joined = {node: self._pilots.source_of[node] for node in self._pilots.joined}
-            self._observer.note(before, pause, joined, self.training.held)
+            self._observer.note(before, pause, joined=joined, held=self.training.held)
             if pause > BEAT_EVERY:
                 timeline.advance(before + BEAT_EVERY)
                 beat(self._context)

@@ -74,6 +74,7 @@ class Training:
         self,
         context: Context,
         timeline: Timeline,
+        *,
         pilots: Pilots,
         works: Mapping[str, Work],
         chance: random.Random,

@@ -171,7 +171,9 @@ class TrackedRun:
 
         A file that cannot be stored is left out, and warns once by name.
         """
-        found = self._saved.save(self._run, glob_str, base_path, policy, self._step)
+        found = self._saved.save(
+            self._run, glob_str, base_path=base_path, policy=policy, step=self._step
+        )
         if not found:
             _warn(f"save({glob_str!r})", "finds no file")
         return found

@@ -106,7 +106,9 @@ class Cluster:
         """
         what = f"{verb} {resource} in namespace {self._options.namespace}"
         return retry(
-            lambda: self._answer(self._request(verb, resource, name, body, params), what),
+            lambda: self._answer(
+                self._request(verb, resource, name=name, body=body, params=params), what
+            ),
             when=_may_pass,
             retries=Retries(Backoff(first=0.2, longest=2.0), for_seconds=RETRY_SECONDS),
         )
@@ -177,6 +179,7 @@ class Cluster:
         self,
         verb: Verb,
         resource: Resource,
+        *,
         name: str,
         body: Manifest | None,
         params: dict[str, str] | None,

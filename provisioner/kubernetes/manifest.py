@@ -76,7 +76,7 @@ class KubernetesOptions(EngineOptions):
 
 
 def job_manifest(
-    place: Place, options: KubernetesOptions, submission: Submission, command: list[str]
+    place: Place, options: KubernetesOptions, *, submission: Submission, command: list[str]
 ) -> Manifest:
     """Return the Job of a request.
 
@@ -101,7 +101,7 @@ def job_manifest(
         },
         "podReplacementPolicy": "Failed",  # never two live pods of an index
         "suspend": options.queue is not None,
-        "template": pod_template(options, submission, command, labels),
+        "template": pod_template(options, submission, command=command, labels=labels),
     }
     if submission.seconds is not None:
         spec["activeDeadlineSeconds"] = max(1, int(submission.seconds))
@@ -119,7 +119,7 @@ def job_manifest(
 
 
 def secret_manifest(
-    place: Place, options: KubernetesOptions, submission: Submission, job_uid: str
+    place: Place, options: KubernetesOptions, *, submission: Submission, job_uid: str
 ) -> Manifest:
     """Return the Secret with the join secrets of a request; it is removed with its Job."""
     name = job_name(submission.request_id)
@@ -155,12 +155,18 @@ def check_template(options: KubernetesOptions) -> None:
             secrets=Path("secrets"),
             environment={},
         )
-        pod_template(options, submission, ["pilot"], {SOURCE_LABEL_KEY: "", REQUEST_LABEL_KEY: ""})
+        pod_template(
+            options,
+            submission,
+            command=["pilot"],
+            labels={SOURCE_LABEL_KEY: "", REQUEST_LABEL_KEY: ""},
+        )
 
 
 def pod_template(
     options: KubernetesOptions,
     submission: Submission,
+    *,
     command: list[str],
     labels: Mapping[str, str],
 ) -> Manifest:
@@ -168,7 +174,7 @@ def pod_template(
     operators = _operators_template(options)
     return overlay(
         overlay(_defaults(submission), operators),
-        _fixed(options, submission, command, labels),
+        _fixed(options, submission, command=command, labels=labels),
         refuse=True,
     )
 
@@ -295,6 +301,7 @@ def _defaults(submission: Submission) -> Manifest:
 def _fixed(
     options: KubernetesOptions,
     submission: Submission,
+    *,
     command: list[str],
     labels: Mapping[str, str],
 ) -> Manifest:

@@ -105,7 +105,7 @@ class KubernetesSource:
         command = self._command or [
             *(self._place.python, "-m", "worker", MODULES[submission.purpose])
         ]
-        manifest = job_manifest(self._place, self._options, submission, command)
+        manifest = job_manifest(self._place, self._options, submission=submission, command=command)
         try:
             answer = self._cluster.call("create", JOBS, body=manifest)
         except ClusterError as error:
@@ -152,7 +152,7 @@ class KubernetesSource:
         if not jobs:  # the Job was deleted without its pods
             for pod in pods:
                 if pod.metadata.deletion_timestamp is None:
-                    self._ignore_missing("delete", PODS, pod.metadata.name)
+                    self._ignore_missing("delete", PODS, name=pod.metadata.name)
             self._release_pods(pods)
 
     def explain(self, request_id: str) -> str:
@@ -282,7 +282,9 @@ class KubernetesSource:
         return sorted((_read(ClusterEvent, event) for event in found), key=lambda e: e.at)[-5:]
 
     def _create_secret(self, submission: Submission, job: IndexedJob) -> None:
-        body = secret_manifest(self._place, self._options, submission, job.metadata.uid)
+        body = secret_manifest(
+            self._place, self._options, submission=submission, job_uid=job.metadata.uid
+        )
         try:
             self._cluster.call("create", SECRETS, body=body)
         except ClusterError as error:
@@ -293,8 +295,8 @@ class KubernetesSource:
         self._ignore_missing(
             "delete",
             JOBS,
-            job.metadata.name,
-            {
+            name=job.metadata.name,
+            body={
                 "apiVersion": "v1",
                 "kind": "DeleteOptions",
                 "propagationPolicy": "Foreground",
@@ -329,12 +331,13 @@ class KubernetesSource:
         if FINALIZER in metadata.finalizers:
             left = [name for name in metadata.finalizers if name != FINALIZER]
             patch = {"finalizers": left, "resourceVersion": metadata.resource_version}
-            self._ignore_missing("patch", resource, metadata.name, {"metadata": patch})
+            self._ignore_missing("patch", resource, name=metadata.name, body={"metadata": patch})
 
     def _ignore_missing(
         self,
         verb: Literal["delete", "patch"],
         resource: Resource,
+        *,
         name: str,
         body: Manifest | None = None,
     ) -> None:

@@ -74,7 +74,7 @@ class Ssh:
         remote = self._run(
             host,
             "sh",
-            _script(self._options.base, call, words, documents).encode(),
+            _script(self._options.base, call, words=words, documents=documents).encode(),
             seconds=seconds or self._options.call_seconds,
         )
         _, opened, answer = remote.partition(f"{MARK}\n")
@@ -160,7 +160,7 @@ class Ssh:
         return {key: value for key, _, value in (x.partition(" ") for x in output.splitlines())}
 
 
-def _script(base: str, call: str, words: Sequence[str], documents: Sequence[str]) -> str:
+def _script(base: str, call: str, *, words: Sequence[str], documents: Sequence[str]) -> str:
     """Return the functions and one call, which starts when all of it has arrived."""
     ends = [f"end-{uuid4().hex}" for _ in documents]
     reads = [f"{number}<<'{end}'" for number, end in enumerate(ends, start=3)]

@@ -58,7 +58,7 @@ def rotate_admin_token(
     answers = answers or sys.stdin
     nodes, sources = tuple(given.node), tuple(given.source)
     try:
-        _check(context, given, nodes, sources, answers)
+        _check(context, given, nodes=nodes, sources=sources, answers=answers)
     except UsageRefusedError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -71,7 +71,7 @@ def rotate_admin_token(
     scope: Sequence[Token] = rotation.made
     if given.revoke_tokens == "all":
         scope = [*rotation.earlier, *rotation.made]
-    if not given.yes and not _confirmed(scope, nodes, sources, answers):
+    if not given.yes and not _confirmed(scope, nodes, sources=sources, answers=answers):
         sys.stderr.write("No token was revoked.\n")
         return 1
     for row in revoke_made(context, scope, nodes=nodes, sources=sources):
@@ -82,6 +82,7 @@ def rotate_admin_token(
 def _check(
     context: Context,
     given: argparse.Namespace,
+    *,
     nodes: Sequence[str],
     sources: Sequence[str],
     answers: TextIO,
@@ -101,7 +102,7 @@ def _check(
 
 
 def _confirmed(
-    scope: Sequence[Token], nodes: Sequence[str], sources: Sequence[str], answers: TextIO
+    scope: Sequence[Token], nodes: Sequence[str], *, sources: Sequence[str], answers: TextIO
 ) -> bool:
     count = sum(row.kind not in OF_MACHINES for row in scope) + len(nodes) + len(sources)
     sys.stderr.write(f"Revoke {count} of these tokens? [y/N] ")

@@ -107,7 +107,7 @@ def create_app(context: Context) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         routes=_routes(),
-        lifespan=_lifespan(context, tail, ledger, inboxes),
+        lifespan=_lifespan(context, tail, ledger=ledger, inboxes=inboxes),
     )
     app.state.context = context
     app.state.tail = tail
@@ -188,7 +188,7 @@ def _body_limits(context: Context) -> Callable[[str], int]:
 
 
 def _lifespan(
-    context: Context, tail: Tail, ledger: ClusterLedger, inboxes: Inboxes
+    context: Context, tail: Tail, *, ledger: ClusterLedger, inboxes: Inboxes
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

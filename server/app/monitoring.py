@@ -78,8 +78,8 @@ class _Cluster(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the present gauges."""
         with self._context.database.read() as connection:
-            yield _by_state(connection, "jobs", jobs.c.state, JobState)
-            yield _by_state(connection, "attempts", attempts.c.state, AttemptState)
+            yield _by_state(connection, "jobs", column=jobs.c.state, states=JobState)
+            yield _by_state(connection, "attempts", column=attempts.c.state, states=AttemptState)
             yield from _slots(connection)
             yield from _projects(self._context, connection)
             every_device = self._context.settings.device_gauges
@@ -138,7 +138,7 @@ def _failures(view: ClusterGoodputView) -> Iterable[Metric]:
 
 
 def _by_state(
-    connection: Connection, what: str, column: ColumnElement[str], states: type[StrEnum]
+    connection: Connection, what: str, *, column: ColumnElement[str], states: type[StrEnum]
 ) -> Metric:
     query = select(column, func.count()).group_by(column)
     counted = dict(connection.execute(query).all())

@@ -77,7 +77,7 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
         tasks.FIT_SIZES: fitter.run,
         tasks.PREEMPT: preempt,
         tasks.SUPPLY: SupplyKeeper(
-            context, placer.queue, lambda: placer.over_quota, dispatcher.send
+            context, placer.queue, over_quota=lambda: placer.over_quota, send=dispatcher.send
         ).run,
         tasks.FORGET_NODES: forget_old_nodes,
         tasks.GROW: ElasticGrower(context, usage).run,

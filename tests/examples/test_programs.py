@@ -100,7 +100,7 @@ def _script(words: list[str]) -> None:
 
 
 def train(
-    launch: Launch, name: str, ranks: int, run: Path, steps: int, *, batch: int | None = None
+    launch: Launch, name: str, *, ranks: int, run: Path, steps: int, batch: int | None = None
 ) -> Trained:
     """Run an example to a number of steps and return what it recorded."""
     words = [str(PROGRAMS / name / "train.py"), "--steps", str(steps)]
@@ -122,10 +122,10 @@ def train(
 
 def check_exact_resume(launch: Launch, name: str, folder: Path) -> None:
     """Compare two attempts, on two ranks and on three, with an uninterrupted run on one."""
-    whole = train(launch, name, 1, attempt(folder / "whole", name), END)
+    whole = train(launch, name, ranks=1, run=attempt(folder / "whole", name), steps=END)
     assert whole.losses.keys() == whole.digests.keys() == set(range(1, END + 1))
-    first = train(launch, name, 2, attempt(folder, name), STOP)
-    second = train(launch, name, 3, attempt(folder, name, 2), END)
+    first = train(launch, name, ranks=2, run=attempt(folder, name), steps=STOP)
+    second = train(launch, name, ranks=3, run=attempt(folder, name, 2), steps=END)
     assert second.losses.keys() == set(range(STOP + 1, END + 1)), "it resumed, and walked over none"
     assert first.digests | second.digests == whole.digests
     assert first.losses | second.losses == pytest.approx(whole.losses, rel=0, abs=1e-5)

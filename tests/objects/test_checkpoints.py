@@ -82,7 +82,7 @@ def saved(kept: Kept, bucket: ObjectPath) -> Manifest:
 
 
 def do(
-    root: ObjectPath, folder: Path, kind: OperationKind, manifest: Manifest, **task: Any
+    root: ObjectPath, folder: Path, *, kind: OperationKind, manifest: Manifest, **task: Any
 ) -> OperationOutcome:
     """Do an operation on a checkpoint in this process, as a worker has it done."""
     point = resume_point(manifest)
@@ -105,17 +105,19 @@ def test_a_checkpoint_from_its_save_to_its_deletion(
     check_contents(folder, saved.files)
     assert b"s3:" not in (folder / DCP_METADATA).read_bytes()
 
-    looked = do(bucket, tmp_path, OperationKind.SCRUB, saved).verification
+    looked = do(bucket, tmp_path, kind=OperationKind.SCRUB, manifest=saved).verification
     assert looked is not None
     assert looked.ok
-    looked = do(bucket, tmp_path, OperationKind.VERIFY, saved).verification
+    looked = do(bucket, tmp_path, kind=OperationKind.VERIFY, manifest=saved).verification
     assert looked is not None
     assert (looked.ok, looked.loaded_on, looked.tensors) == (True, 1, 24)
 
-    gone = do(bucket, tmp_path, OperationKind.DELETE, saved)
+    gone = do(bucket, tmp_path, kind=OperationKind.DELETE, manifest=saved)
     assert (gone.outcome, gone.files) == ("succeeded", 6)
     assert [path.key for path in bucket.beneath()] == [".trainyard-root", f"{JOB}/{FENCE}/1"]
-    assert do(bucket, tmp_path, OperationKind.DELETE, saved, whole_job=True).files == 0
+    assert (
+        do(bucket, tmp_path, kind=OperationKind.DELETE, manifest=saved, whole_job=True).files == 0
+    )
     assert [path.key for path in bucket.beneath()] == [".trainyard-root"]
 
 
@@ -138,7 +140,7 @@ def test_what_is_wrong_is_said_by_name(saved: Manifest, bucket: ObjectPath, tmp_
     }
     for fault, (path, content) in damages.items():
         change(path, content)
-        found = do(bucket, tmp_path, OperationKind.SCRUB, saved).verification
+        found = do(bucket, tmp_path, kind=OperationKind.SCRUB, manifest=saved).verification
         assert found is not None
         assert (found.ok, found.fault) == (False, fault)
     assert committed_manifests(bucket, JOB) == []
@@ -289,7 +291,7 @@ def _load(
     for fault, _ in LOAD_ERRORS:
         _fail(server, {"times": 100, **fault})
         with pytest.raises(CheckpointError) as refused:
-            load(bucket, layout, model, optimizer, resume_point(manifest))
+            load(bucket, layout, model=model, optimizer=optimizer, resume=resume_point(manifest))
         told.append(str(refused.value))
     # What passes is tried again: a rank's answers break off, another's are refused.
     _fail(
@@ -297,7 +299,7 @@ def _load(
         {"method": "GET", "match": "__0_0", "drop": True, "after": 100, "times": 2},
         {"method": "GET", "match": "__1_0", "status": 503, "code": "SlowDown", "times": 1},
     )
-    loaded = load(bucket, layout, model, optimizer, resume_point(manifest))
+    loaded = load(bucket, layout, model=model, optimizer=optimizer, resume=resume_point(manifest))
     assert loaded.manifest == manifest
     return told, full_tensors(model, optimizer)
 

@@ -107,7 +107,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     )
     server.orders[ID] = order
     with ProvisionerApi(server.url, SOURCE_TOKEN) as api:
-        calls = EngineCalls(CONFIG, engine, folders, api, url=server.url)
+        calls = EngineCalls(CONFIG, engine, folders=folders, api=api, url=server.url)
         yield Place(server, engine, folders, calls, tmp_path)
     server.close()
 

@@ -219,7 +219,7 @@ class Harness:
             rows = connection.execute(select(nodes.c.name, nodes.c.worker))
             workers = {row.name: row.worker for row in rows}
         return [
-            Supervisor(self, attempt.id, share.node, worker=workers[share.node])
+            Supervisor(self, attempt.id, node=share.node, worker=workers[share.node])
             for share in self.shares(job_id)
             if share.spare_since is None
         ]
@@ -319,6 +319,7 @@ class Supervisor:
         self,
         harness: Harness,
         attempt_id: str,
+        *,
         node: str,
         pid: int = 100,
         worker: WorkerIdentity = WORKER,

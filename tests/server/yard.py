@@ -70,7 +70,9 @@ class Yard:
             with context.database.write() as connection:
                 lock_job(connection, job_id)
                 section = effective_spec(connection, attempt.id).checkpoint
-                apply_retention(context, connection, job_id, section, measure=measure)
+                apply_retention(
+                    context, connection, job_id=job_id, section=section, measure=measure
+                )
 
     def give(self) -> list[tuple[str, str]]:
         """Run one round of the keeper; return what it sent as (operation, node)."""

@@ -122,7 +122,7 @@ def soak(folder: Path, *, kills: int, seed: int) -> Figures:
         whole = _undisturbed(folder / f"undisturbed-{until}", kind)
         while figures.kills < until:
             place = folder / f"run-{figures.runs}"
-            _Run(place, kind, whole, chance, figures).go(until=until)
+            _Run(place, kind, whole=whole, chance=chance, figures=figures).go(until=until)
             shutil.rmtree(place)
     figures.seconds = time.monotonic() - started
     return figures
@@ -141,7 +141,7 @@ class _Run:
     """One run: attempts that are killed, each followed by one that goes on, until it has ended."""
 
     def __init__(
-        self, folder: Path, kind: Kind, whole: Whole, chance: random.Random, figures: Figures
+        self, folder: Path, kind: Kind, *, whole: Whole, chance: random.Random, figures: Figures
     ) -> None:
         self._kind, self._whole, self._chance, self._figures = kind, whole, chance, figures
         mode = ("async", "disabled")[figures.runs % 2]

@@ -130,7 +130,7 @@ def _run_jobs(stage: Stage) -> None:
         )
         attempt_id = supervisors[0].attempt_id
         with stage.context.database.write() as connection:
-            record_found(stage.context, connection, attempt_id, found)
+            record_found(stage.context, connection, attempt_id=attempt_id, found=found)
 
 
 def _beat(stage: Stage, name: str) -> None:

@@ -128,7 +128,7 @@ def test_the_whole_view_is_in_the_url(
     page.get_by_role("checkbox", name=NORM).uncheck()
     page.keyboard.press("Escape")
     page.wait_for_url("**&x=tokens&y=log&smooth=0.8")
-    drag(watched, LOSS, 0.25, 0.5)
+    drag(watched, LOSS, start=0.25, end=0.5)
     page.wait_for_url(re.compile(r"&from=\d+&to=\d+$"))
     wait_for(lambda: watched.points(LOSS) < 2000, "the chosen stretch alone")
     before = (page.url, watched.points(LOSS))
@@ -334,7 +334,7 @@ def test_it_is_whole_in_every_theme_and_width(
         watched.keep(f"compare-add-{theme}")
 
 
-def drag(watched: Watched, series: str, start: float, end: float) -> None:
+def drag(watched: Watched, series: str, *, start: float, end: float) -> None:
     """Drag over a chart from one share of its width to another."""
     box = watched.figure(series).locator(".u-over").bounding_box()
     assert box is not None

@@ -110,7 +110,7 @@ def zooms_of(size: int) -> list[tuple[int, int]]:
     return [*found, (step - 6, step + 6)]
 
 
-def struck(watched: Watched, stretch: tuple[int, int], step: int, colour: str) -> float:
+def struck(watched: Watched, stretch: tuple[int, int], *, step: int, colour: str) -> float:
     """Return the share of the spike's height that has a colour of the theme."""
     first, last = stretch
     figure = watched.figure(NORM)
@@ -143,7 +143,7 @@ def test_a_spike_has_the_colour_of_its_line_at_every_zoom(
             first, last = stretch
             watched.page.goto(f"{theatre.url}{path}from={first}&to={last}")
             watched.settle()
-            found = struck(watched, stretch, place_of(size), colour)
+            found = struck(watched, stretch, step=place_of(size), colour=colour)
             assert found > 0.9, (path, stretch, found)
         watched.keep(f"spike-{size}-{theme}-{colour.strip('-')}")
 

@@ -267,7 +267,7 @@ class FakeServer:
             return self._messages(MessagesRequest.model_validate_json(body))
         kind, attempt_id, verb, *more = words
         if more:
-            return self._part(self.attempts[attempt_id], token, [verb, *more], body)
+            return self._part(self.attempts[attempt_id], token, words=[verb, *more], body=body)
         if kind == "operations":
             self._need(token == NODE_TOKEN, 401)
             return self._operation(self.operations.get(attempt_id), verb, body)
@@ -365,7 +365,9 @@ class FakeServer:
             return None
         return reply
 
-    def _part(self, attempt: FakeAttempt, token: str, words: list[str], body: bytes) -> RecordModel:
+    def _part(
+        self, attempt: FakeAttempt, token: str, *, words: list[str], body: bytes
+    ) -> RecordModel:
         self._need(token == attempt.claim.attempt_token, 401)
         if words[0] == "artifacts":
             return self._upload(attempt, words[1], body)

@@ -109,7 +109,9 @@ class _Run:
         deadline = self._deadlines.setdefault(stage, now + STAGE_SECONDS * self._factor)
         limit = min(check.seconds * self._factor, deadline - now)
         folder, lines = self._scratch / stage / check.name, self._to / LINES
-        result = _result(check, folder, lines, self._device, limit, self._groups)
+        result = _result(
+            check, folder, lines=lines, device=self._device, limit=limit, groups=self._groups
+        )
         if not self._is_alone:
             result.pop("processor_seconds", None)  # it includes other checks that ended meanwhile
         line = {
@@ -160,7 +162,7 @@ def current_lines(path: Path) -> list[Line]:
 
 
 def _result(
-    check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float, groups: set[int]
+    check: Check, folder: Path, *, lines: Path, device: DeviceKind, limit: float, groups: set[int]
 ) -> Line:
     """Return status, time and findings of a check, which runs if possible."""
     if device == "cpu" and check.needs_cuda:
@@ -170,7 +172,7 @@ def _result(
         return {"status": "failed", "error": reason}
     folder.mkdir(parents=True)
     started, processor = time.monotonic(), _processor_seconds()
-    ended = _run(check, folder, lines, device, limit, groups)
+    ended = _run(check, folder, lines=lines, device=device, limit=limit, groups=groups)
     spent = {
         "seconds": round(time.monotonic() - started, 1),
         "processor_seconds": round(_processor_seconds() - processor, 1),
@@ -182,7 +184,7 @@ def _result(
 
 
 def _run(
-    check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float, groups: set[int]
+    check: Check, folder: Path, *, lines: Path, device: DeviceKind, limit: float, groups: set[int]
 ) -> str | None:
     """Run a check in its own process group, and kill all of it; return how it failed."""
     here = {

@@ -96,7 +96,7 @@ def broken_links(walk: Walk) -> list[str]:
         if hop.name not in words and hop.name != hop.symbol.rpartition(".")[2]:
             found.append(f"{hop.file}::{hop.symbol} has no {hop.name}")
         if following is not None and (there := _words(following)) is not None:
-            link = _broken(hop, following, words, there)
+            link = _broken(hop, following, words=words, there=there)
             found += [link] if link else []
     return found
 
@@ -108,7 +108,9 @@ def _words(hop: Hop) -> frozenset[str] | None:
         return None
 
 
-def _broken(hop: Hop, following: Hop, words: frozenset[str], there: frozenset[str]) -> str | None:
+def _broken(
+    hop: Hop, following: Hop, *, words: frozenset[str], there: frozenset[str]
+) -> str | None:
     if hop.via is None:  # a value passes down as an argument, and up as a result
         if _mentions(words, following.symbol) or _mentions(there, hop.symbol):
             return None

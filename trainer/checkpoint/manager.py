@@ -210,7 +210,7 @@ class CheckpointManager:
             return before
         with self._waiting():
             self._observer.begun()
-            pending = self._pending = self._begin(model, optimizer, state, kind)
+            pending = self._pending = self._begin(model, optimizer, state=state, kind=kind)
         # Not `pending.done()`: a background save may have ended on only some ranks, and all ranks
         # must settle at the same step.
         if not self._in_background(kind):
@@ -293,7 +293,7 @@ class CheckpointManager:
             )
 
     def _begin(
-        self, model: nn.Module, optimizer: Optimizer, state: TrainState, kind: str
+        self, model: nn.Module, optimizer: Optimizer, *, state: TrainState, kind: str
     ) -> PendingSave:
         started = time.monotonic()
         if self._staging is None and self._device.type != "cpu":

@@ -112,7 +112,7 @@ def open_dataset(
     """
     on_progress = _at_most_every(PROGRESS_SECONDS, on_progress)
     source, tokenizer = open_source(spec.data, roots), open_tokenizer(spec, roots)
-    identity = survey(spec, source, tokenizer, on_progress)
+    identity = survey(spec, source, tokenizer=tokenizer, on_progress=on_progress)
     producer = InputTokens(source, tokenizer, limit=spec.data.max_tokens, identity=identity)
     data = spec.data
     key = {

@@ -91,13 +91,13 @@ class TokenizerFile:
         except Exception as error:  # noqa: BLE001 (the library raises nothing more precise)
             self._refuse(f"is no tokenizer of Hugging Face: {error}")
         config = self._config()
-        eos = self._special(known, config, "eos_token", ENDS)
+        eos = self._special(known, config, key="eos_token", usual=ENDS)
         if eos is None:
             self._refuse(
                 f"names no token for the end of a text; name one as eos_token in {CONFIG} in "
                 f"its folder, or have one of {', '.join(ENDS)} in the vocabulary"
             )
-        bos = self._special(known, config, "bos_token", BEGINS)
+        bos = self._special(known, config, key="bos_token", usual=BEGINS)
         if bos == eos or config.get("add_bos_token") is False:
             bos = None  # one special token between two documents is enough
         tokenizer = HuggingFaceTokenizer(content, bos=bos, eos=eos)
@@ -117,6 +117,7 @@ class TokenizerFile:
         self,
         known: tokenizers.Tokenizer,
         config: Mapping[str, Any],
+        *,
         key: str,
         usual: Sequence[str],
     ) -> int | None:

@@ -28,7 +28,7 @@ def check_input(spec: JobSpec, roots: Mapping[str, str]) -> None:
             or, if file sizes give the tokens, too short; or the tokenizer cannot be used.
     """
     source, tokenizer = open_source(spec.data, roots), open_tokenizer(spec, roots)
-    survey(spec, source, tokenizer)
+    survey(spec, source, tokenizer=tokenizer)
     for part in islice(source.parts(), 1):
         for _ in islice(source.texts(part), 1):
             pass
@@ -37,6 +37,7 @@ def check_input(spec: JobSpec, roots: Mapping[str, str]) -> None:
 def survey(
     spec: JobSpec,
     source: Source,
+    *,
     tokenizer: Tokenizer,
     on_progress: Callable[[], None] = lambda: None,
 ) -> str:

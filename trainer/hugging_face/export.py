@@ -133,7 +133,7 @@ def export(
         )
         write_json(partial / CONFIG, config)
         shards = list(sized_groups(sizes, sizes.__getitem__, most=shard_bytes))
-        _write_tensors(source, partial, kind, shards, progress)
+        _write_tensors(source, partial, dtype=kind, shards=shards, progress=progress)
     found = existing_export(to, requested)
     assert found is not None, "export_folder has just created it"
     logger.info("exported %s as %s to %s", manifest.checkpoint_id, written, to)
@@ -187,6 +187,7 @@ class _Source:
 def _write_tensors(
     source: _Source,
     folder: Path,
+    *,
     dtype: torch.dtype,
     shards: Sequence[Sequence[str]],
     progress: ExportProgress,

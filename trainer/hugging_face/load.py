@@ -24,7 +24,7 @@ from trainyard.spec.job import JobSpec
 
 
 def load_initial_weights(
-    model: nn.Module, spec: JobSpec, roots: Mapping[str, str], group: dist.ProcessGroup
+    model: nn.Module, spec: JobSpec, *, roots: Mapping[str, str], group: dist.ProcessGroup
 ) -> tuple[ManifestFile, ...]:
     """Load `model.initial_weights` into a model; return size and checksum of each file.
 

@@ -51,7 +51,7 @@ def sums_and_label_logits(
 
 
 def replace_by_gradient(
-    logits_CR: Tensor, labels_C: Tensor, log_sums_C: Tensor, first_row: int, *, no_label: int
+    logits_CR: Tensor, labels_C: Tensor, *, log_sums_C: Tensor, first_row: int, no_label: int
 ) -> None:
     """Write the gradient of the summed loss over the logits: probability minus one-hot.
 

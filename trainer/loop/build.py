@@ -73,7 +73,7 @@ def assemble(
     refuse_uneven_layers(model, spec)
     mesh = build_mesh(layout, device.type)
     set_timeouts(mesh, collective_timeout(spec.guard.hang_seconds))
-    stages = parallelize(model, mesh, spec, layout)
+    stages = parallelize(model, mesh, spec=spec, layout=layout)
     allocate(model, weights="cpu" if spec.optimizer.cpu_offload else device, buffers=device)
     init_weights(model, spec.training.seed, draws=draws)
     if draws:
@@ -87,7 +87,7 @@ def assemble(
     from trainer.parallel.pipeline import Pipeline
 
     group = mesh.get_group("pp")
-    pipeline = Pipeline(stages, group, spec, layout, device)
+    pipeline = Pipeline(stages, group, spec=spec, layout=layout, device=device)
     return Assembly(model, optimizer, pipeline, group, mesh)
 
 
@@ -114,13 +114,15 @@ def loads_all_weights(run: TrainerRun) -> bool:
 
 
 def load_published_weights(
-    run: TrainerRun, ranks: Ranks, writer: RunWriter, assembly: Assembly
+    run: TrainerRun, ranks: Ranks, *, writer: RunWriter, assembly: Assembly
 ) -> None:
     """Load published weights at the start of a job with `model.initial_weights`."""
     spec = run.spec
     if spec.model.initial_weights is None or run.attempt.resume is not None:
         return
-    files = load_initial_weights(assembly.model, spec, run.attempt.roots, ranks.cpu_group)
+    files = load_initial_weights(
+        assembly.model, spec, roots=run.attempt.roots, group=ranks.cpu_group
+    )
     writer.event(
         "weights_loaded",
         {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
@@ -129,7 +131,7 @@ def load_published_weights(
 
 
 def open_on_every_rank(
-    run: TrainerRun, ranks: Ranks, writer: RunWriter, open_dataset: Callable[..., Dataset]
+    run: TrainerRun, ranks: Ranks, *, writer: RunWriter, open_dataset: Callable[..., Dataset]
 ) -> Dataset:
     """Open the dataset on every rank; its digest must be equal on all nodes."""
     opened: list[Dataset] = []

@@ -43,6 +43,7 @@ class Start:
 def starting_state(
     run: TrainerRun,
     ranks: Ranks,
+    *,
     writer: RunWriter,
     assembly: Assembly,
     dataset: Dataset,
@@ -151,10 +152,10 @@ def check_takeover(
     before = _recorded_spec(manifest, run.spec)
     whole = manifest.job_id == run.attempt.job_id and resume.parts == ALL_PARTS
     if whole:
-        _refuse_other_settings(manifest, before, run, resume)
+        _refuse_other_settings(manifest, before, run=run, resume=resume)
         _refuse_other_code(manifest, resume, code_digest)
     else:
-        _refuse_other_parts(manifest, before, run, resume)
+        _refuse_other_parts(manifest, before, run=run, resume=resume)
     if CheckpointPart.DATA in resume.parts:
         _refuse_other_data(manifest, dataset_digest, same_order)
     other = () if whole else differences(before, run.spec)
@@ -182,7 +183,7 @@ def _recorded_spec(manifest: Manifest, spec: JobSpec) -> JobSpec:
 
 
 def _refuse_other_settings(
-    manifest: Manifest, before: JobSpec, run: TrainerRun, resume: ResumePoint
+    manifest: Manifest, before: JobSpec, *, run: TrainerRun, resume: ResumePoint
 ) -> None:
     if found := differences(before, run.spec):
         legal = ", ".join(sorted(OVERRIDABLE))
@@ -207,7 +208,7 @@ def _refuse_other_code(manifest: Manifest, resume: ResumePoint, code_digest: str
 
 
 def _refuse_other_parts(
-    manifest: Manifest, before: JobSpec, run: TrainerRun, resume: ResumePoint
+    manifest: Manifest, before: JobSpec, *, run: TrainerRun, resume: ResumePoint
 ) -> None:
     try:
         settle_parts(before, run.spec, resume.parts)

@@ -94,7 +94,7 @@ def train(
         check_shared_root(run, ranks)
         # Data before the model: tokenization takes longest and needs no GPU memory.
         writer.enter(Phase.BUILDING_CACHE)
-        dataset = open_on_every_rank(run, ranks, writer, open_dataset)
+        dataset = open_on_every_rank(run, ranks, writer=writer, open_dataset=open_dataset)
         writer.enter(Phase.LOADING)
         assembly = assemble(
             run.spec,
@@ -103,12 +103,16 @@ def train(
             roots=run.attempt.roots,
             draws=not loads_all_weights(run),
         )
-        load_published_weights(run, ranks, writer, assembly)
-        start = starting_state(run, ranks, writer, assembly, dataset, code)
+        load_published_weights(run, ranks, writer=writer, assembly=assembly)
+        start = starting_state(
+            run, ranks, writer=writer, assembly=assembly, dataset=dataset, code_digest=code
+        )
         snapshots = run.directory.snapshots
         model, optimizer = assembly.model, assembly.optimizer
         with (
-            explaining_memory(model, optimizer, ranks.device, snapshots, rank=ranks.rank),
+            explaining_memory(
+                model, optimizer, device=ranks.device, snapshots=snapshots, rank=ranks.rank
+            ),
             measured_waits(ranks.device) as waits,
             fast_products(ranks.device),
         ):
@@ -257,9 +261,9 @@ class Loop(SaveObserver):
         return Validation(
             dataset.validation,
             self._run,
-            self._ranks,
-            self._writer,
-            self._assembly.forward_backward.evaluate,
+            ranks=self._ranks,
+            writer=self._writer,
+            evaluate=self._assembly.forward_backward.evaluate,
             owed=self._from_stop,
         )
 

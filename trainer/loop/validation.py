@@ -36,10 +36,10 @@ class Validation:
         self,
         held_out: Dataset,
         run: TrainerRun,
+        *,
         ranks: Ranks,
         writer: RunWriter,
         evaluate: Evaluate,
-        *,
         owed: bool = False,
     ) -> None:
         self._held_out = held_out

@@ -67,7 +67,7 @@ def dump_snapshot(folder: Path, name: str) -> Path:
 
 @contextmanager
 def explaining_memory(
-    model: nn.Module, optimizer: Optimizer, device: torch.device, snapshots: Path, *, rank: int
+    model: nn.Module, optimizer: Optimizer, *, device: torch.device, snapshots: Path, rank: int
 ) -> Iterator[None]:
     """Convert an out-of-memory error of the block to one with the memory use by part.
 

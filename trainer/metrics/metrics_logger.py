@@ -96,7 +96,7 @@ class MetricsLogger:
         self._log_every_steps = explicit(run.spec.training.log_every_steps)
         self._first_step = start.step + 1
         self._guard = LossGuard(run.spec, start)
-        self._log = StepLog(run.directory, run.partition, run.attempt.layout, ranks)
+        self._log = StepLog(run.directory, run.partition, layout=run.attempt.layout, ranks=ranks)
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
         self._rank_comparison = RankComparison(run.attempt.layout, ranks, writer)
@@ -236,7 +236,7 @@ class StepLog:
     """Completed steps that are not yet in `metrics.jsonl`; every rank calls every method."""
 
     def __init__(
-        self, directory: RunDirectory, partition: BatchPartition, layout: Layout, ranks: Ranks
+        self, directory: RunDirectory, partition: BatchPartition, *, layout: Layout, ranks: Ranks
     ) -> None:
         self._directory = directory
         self._partition = partition

@@ -50,12 +50,12 @@ def write_position_when_asked(
     def answer() -> None:
         while numbers := os.read(read_end, 64):
             if STACKS_SIGNAL in numbers:
-                _write(directory, rank, step(), main)
+                _write(directory, rank, step=step(), main=main)
 
     threading.Thread(target=answer, name="position", daemon=True).start()
 
 
-def _write(directory: RunDirectory, rank: int, step: int, main: int) -> None:
+def _write(directory: RunDirectory, rank: int, *, step: int, main: int) -> None:
     """Replace the position of this rank; an error is logged and does not end training."""
     try:
         directory.positions.mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ class Positions(nn.Module):
     queries: Tensor
 
     def __init__(
-        self, head_dim: int, seq_len: int, theta: float, scaling: RopeScaling | None = None
+        self, head_dim: int, seq_len: int, *, theta: float, scaling: RopeScaling | None = None
     ) -> None:
         super().__init__()
         self.head_dim, self.seq_len = head_dim, seq_len

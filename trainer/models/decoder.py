@@ -38,7 +38,9 @@ class Transformer(Model):
         super().__init__()
         self.arch = arch
         self.tok_embeddings: nn.Embedding | None = nn.Embedding(arch.vocab_size, arch.dim)
-        self.positions = Positions(arch.head_dim, seq_len, arch.rope_theta, arch.rope_scaling)
+        self.positions = Positions(
+            arch.head_dim, seq_len, theta=arch.rope_theta, scaling=arch.rope_scaling
+        )
         self.layers = nn.ModuleDict(
             {str(index): self.new_block(arch, dropout) for index in range(arch.n_layers)}
         )

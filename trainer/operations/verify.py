@@ -43,7 +43,9 @@ def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
             progress.advance(file.size)
         found = Verification(ok=True, at=datetime.now(UTC))
         if wants_load and isinstance(manifest, Manifest):
-            found = _loaded(folder, point, manifest, progress, operation)
+            found = _loaded(
+                folder, point, manifest=manifest, progress=progress, operation=operation
+            )
     except CheckpointError as error:
         fault = _fault_of(error)
         if fault is None:
@@ -70,6 +72,7 @@ def _fault_of(error: CheckpointError) -> CheckpointFault | None:
 def _loaded(
     folder: StoragePath,
     point: ResumePoint,
+    *,
     manifest: Manifest,
     progress: ProgressWriter,
     operation: Path,

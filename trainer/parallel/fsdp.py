@@ -22,7 +22,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 
-def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
+def shard(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> None:
     """Shard weights, gradients and optimizer states: FSDP, or HSDP with `dp_replicate` above 1.
 
     Gradients are *summed* over ranks, not averaged: the loss is already divided by the tokens of

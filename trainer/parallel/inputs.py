@@ -84,13 +84,15 @@ class InputMaker:
         return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
-def take_tokens(model: Model, spec: JobSpec, layout: Layout, coordinates: MeshCoordinates) -> None:
+def take_tokens(
+    model: Model, spec: JobSpec, *, layout: Layout, coordinates: MeshCoordinates
+) -> None:
     """Set the tokens that this rank's attention, queries and residual stream cover."""
     attended_S = attended_tokens(spec, layout, coordinates)
     exchanged = spec.parallelism.cp_method == "ulysses"
     model.positions.take(
         attended_S=attended_S,
-        stream_S=stream_tokens(attended_S, spec, layout, coordinates),
+        stream_S=stream_tokens(attended_S, spec, layout=layout, coordinates=coordinates),
         queries_S=torch.arange(spec.training.seq_len, device="cpu") if exchanged else attended_S,
     )
 
@@ -111,7 +113,7 @@ def attended_tokens(spec: JobSpec, layout: Layout, coordinates: MeshCoordinates)
 
 
 def stream_tokens(
-    attended_S: Tensor, spec: JobSpec, layout: Layout, coordinates: MeshCoordinates
+    attended_S: Tensor, spec: JobSpec, *, layout: Layout, coordinates: MeshCoordinates
 ) -> Tensor:
     """Return the attended tokens that this rank's residual stream holds, int64 on the host.
 

@@ -31,7 +31,7 @@ WRAPPING = frozenset({"dp_replicate", "dp_shard", "pp"})
 `trainer.parallel`, with an `apply` that changes single modules of the model."""
 
 
-def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
+def parallelize(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> Stages:
     """Parallelize a model, usually one on the meta device, over the mesh, in place.
 
     Returns:
@@ -47,8 +47,8 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     own = model if isinstance(model, OwnModel) else None
     trial = find_data_dependence(own, spec) if own is not None else Trial()
     if layout.pp > 1:
-        keep_own_modules(model, mesh, spec, layout)
-    take_tokens(model, spec, layout, MeshCoordinates.of(mesh.get_rank(), layout))
+        keep_own_modules(model, mesh, spec=spec, layout=layout)
+    take_tokens(model, spec, layout=layout, coordinates=MeshCoordinates.of(mesh.get_rank(), layout))
     # Before TP: torchao replaces `nn.Linear` modules, and TP then shards the new ones.
     quantize_linear_layers(
         model,
@@ -72,10 +72,10 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
         recipe=spec.quantization.recipe,
         whole=model.data_dependence == NOWHERE,
     )
-    stages = split(model, mesh, spec, layout) if layout.pp > 1 else {0: model}
+    stages = split(model, mesh, spec=spec, layout=layout) if layout.pp > 1 else {0: model}
     if sharded:
         for stage in stages.values():
-            shard(stage, mesh, spec, layout)
+            shard(stage, mesh, spec=spec, layout=layout)
     if own is not None:
         if layout.pp > 1 and layout.dp > 1 and trial.changed:
             raise LaunchError(
@@ -83,12 +83,12 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
                 f"model.factory changes the buffer {min(trial.changed)}; legal: pp=1, or one such "
                 "rank"
             )
-        _watch(own, stages, spec, trial, sharded=sharded)
+        _watch(own, stages, spec=spec, trial=trial, sharded=sharded)
     return stages
 
 
 def _watch(
-    own: OwnModel, stages: Mapping[int, Model], spec: JobSpec, trial: Trial, *, sharded: bool
+    own: OwnModel, stages: Mapping[int, Model], *, spec: JobSpec, trial: Trial, sharded: bool
 ) -> None:
     """Make an own model refuse changes during training that other ranks would not follow."""
     if trial.used is not None:
@@ -106,7 +106,7 @@ Stages = dict[int, Model]
 """Pipeline stages of this rank, by their number in the whole model."""
 
 
-def keep_own_modules(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
+def keep_own_modules(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> None:
     """Remove other pipeline ranks' modules from a model, in place; names do not change.
 
     Raises:
@@ -118,7 +118,7 @@ def keep_own_modules(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layo
     model.keep({name for stage in own for name in stage.modules})
 
 
-def split(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
+def split(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> Stages:
     """Return the stages of this rank, which share the modules of `model`."""
     return {stage.index: model.part(stage.modules) for stage in _own(mesh, spec, layout)}
 

@@ -43,6 +43,7 @@ class Pipeline:
         self,
         stages: Stages,
         group: ProcessGroup,
+        *,
         spec: JobSpec,
         layout: Layout,
         device: torch.device,

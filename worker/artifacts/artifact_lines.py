@@ -74,7 +74,7 @@ class ArtifactLines:
                 os.ftruncate(file.fileno(), size)
                 raise OSError(f"{self.path}: only {written} of {len(content)} bytes fit")
             name = None if line.record is None else line.record.name
-            self._count(line.process, line.end, name, line.dropped)
+            self._count(line.process, line.end, name=name, dropped=line.dropped)
 
     def skip(self, process: int, end: int) -> None:
         """Continue after a record that gets no line."""
@@ -117,9 +117,9 @@ class ArtifactLines:
                     dropped = found.get("dropped")
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue
-                self._count(process, end, name, dropped)
+                self._count(process, end, name=name, dropped=dropped)
 
-    def _count(self, process: int, end: int, name: str | None, dropped: str | None) -> None:
+    def _count(self, process: int, end: int, *, name: str | None, dropped: str | None) -> None:
         self.count += 1
         if dropped is not None:
             self.noted.add(OUTPUT_LOST + dropped if name is None else dropped)

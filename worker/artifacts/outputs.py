@@ -83,13 +83,13 @@ def matching(
         logger.warning("no artifacts of %s: %s", base, error)
         return
     left = [MAX_ENTRIES]
-    yield from _walk(fd, "", patterns, owner, left)
+    yield from _walk(fd, "", tails=patterns, owner=owner, left=left)
     if left[0] <= 0:
         logger.warning("%s has more than %d files: the rest is not read", base, MAX_ENTRIES)
 
 
 def _walk(
-    fd: int, prefix: str, tails: frozenset[Tail], owner: int, left: list[int]
+    fd: int, prefix: str, *, tails: frozenset[Tail], owner: int, left: list[int]
 ) -> Iterator[tuple[str, BinaryIO | None]]:
     """Yield the matching files of an open folder, and close the folder."""
     try:
@@ -102,7 +102,9 @@ def _walk(
                 if entry.is_dir(follow_symlinks=False):
                     if following - {()} and prefix.count("/") < DEEPEST:
                         inner = os.open(entry.name, FOLDER, dir_fd=fd)
-                        yield from _walk(inner, f"{prefix}{entry.name}/", following, owner, left)
+                        yield from _walk(
+                            inner, f"{prefix}{entry.name}/", tails=following, owner=owner, left=left
+                        )
                 elif entry.is_file(follow_symlinks=False) and _is_match(following):
                     name = check_name(prefix + entry.name)
                     yield name, _open_entry(entry, owner=owner, parent=fd)

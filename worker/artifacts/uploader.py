@@ -176,7 +176,7 @@ class ArtifactUploader:
                 if self._gives_up:
                     return True
                 more = True
-                self._take(api, process, end, record)
+                self._take(api, process, end=end, record=record)
         if ending and not more and not self._collected:
             self._collect(api)
             self._collected = True
@@ -217,7 +217,9 @@ class ArtifactUploader:
             return "too_many"
         return "too_large" if total > OUTPUT_BYTES else None
 
-    def _take(self, api: WorkerApi, process: int, end: int, record: ArtifactRecord | None) -> None:
+    def _take(
+        self, api: WorkerApi, process: int, *, end: int, record: ArtifactRecord | None
+    ) -> None:
         """Upload one artifact and append its line.
 
         Raises:

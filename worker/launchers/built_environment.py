@@ -41,6 +41,7 @@ class UsedEnvironment:
 def environment_of(
     share: Share,
     section: EnvironmentSection,
+    *,
     code: CodeSection | None,
     roots: Mapping[str, str],
 ) -> UsedEnvironment:

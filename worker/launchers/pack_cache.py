@@ -56,7 +56,7 @@ def fetch_pack(share: Share, digest: str) -> Path:
         token = share.run.secret.read_text(encoding="ascii").strip()
         with WorkerApi(store.server_url or "", token, ca_file=store.server_ca) as api:
             retry(
-                lambda: _fetch(api, share.launch.attempt_id, archive, digest),
+                lambda: _fetch(api, share.launch.attempt_id, archive=archive, digest=digest),
                 when=lambda error: isinstance(error, ServerAway | _DamagedError),
                 retries=Retries(BACKOFF, for_seconds=FETCH_SECONDS),
             )
@@ -81,7 +81,7 @@ def no_space(folder: Path, error: OSError) -> PutBackError:
     )
 
 
-def _fetch(api: WorkerApi, attempt_id: str, archive: Path, digest: str) -> None:
+def _fetch(api: WorkerApi, attempt_id: str, *, archive: Path, digest: str) -> None:
     """Fetch a pack; it gets its name only when it is complete and on disk."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, prefix=FETCHING) as file:
         api.fetch_pack(attempt_id, file)

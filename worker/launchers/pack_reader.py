@@ -79,10 +79,10 @@ def read_pack(archive: Path, folder: Path, *, group: int | None) -> None:
     with gzip.open(archive, "rb") as source:
         bounded = _Bounded(source)
         with tarfile.open(fileobj=bounded, mode="r|") as tar:  # type: ignore[call-overload]
-            _write(tar, bounded, folder, group)
+            _write(tar, bounded, folder=folder, group=group)
 
 
-def _write(tar: tarfile.TarFile, source: _Bounded, folder: Path, group: int | None) -> None:
+def _write(tar: tarfile.TarFile, source: _Bounded, *, folder: Path, group: int | None) -> None:
     links: list[tuple[Path, str]] = []
     made = {folder}
     for count, member in enumerate(tar, 1):
@@ -90,7 +90,7 @@ def _write(tar: tarfile.TarFile, source: _Bounded, folder: Path, group: int | No
             raise ValueError(f"it holds more than {MAX_ENTRIES:,} files, folders and links")
         source.enter(member)
         path = _place(member.name, folder)
-        _make_folders(path if member.isdir() else path.parent, folder, made, group)
+        _make_folders(path if member.isdir() else path.parent, folder, made=made, group=group)
         if len(made) > MAX_ENTRIES:
             raise ValueError(f"it holds more than {MAX_ENTRIES:,} folders")
         if member.issym():
@@ -101,7 +101,7 @@ def _write(tar: tarfile.TarFile, source: _Bounded, folder: Path, group: int | No
                 )
             links.append((path, member.linkname))
         elif member.isreg():
-            _write_file(tar, member, path, group)
+            _write_file(tar, member, path=path, group=group)
         elif not member.isdir():
             raise ValueError(f"{member.name!r} is neither a file, a folder nor a symbolic link")
     for path, target in links:
@@ -115,7 +115,7 @@ def _place(name: str, folder: Path) -> Path:
     return folder / relative
 
 
-def _make_folders(path: Path, folder: Path, made: set[Path], group: int | None) -> None:
+def _make_folders(path: Path, folder: Path, *, made: set[Path], group: int | None) -> None:
     missing = [one for one in (path, *path.parents) if one.is_relative_to(folder)]
     for one in reversed(missing):
         if one not in made:
@@ -126,7 +126,7 @@ def _make_folders(path: Path, folder: Path, made: set[Path], group: int | None) 
 
 
 def _write_file(
-    tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, group: int | None
+    tar: tarfile.TarFile, member: tarfile.TarInfo, *, path: Path, group: int | None
 ) -> None:
     source = tar.extractfile(member)
     assert source is not None, "a regular file has content"

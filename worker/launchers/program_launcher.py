@@ -270,7 +270,7 @@ class ProgramLauncher(TorchrunLauncher):
             return Interpreter.at(folder, named=f"{field}={section.prefix!r}")
         if section.lock is None:
             return Interpreter.own()
-        self._built = environment_of(self._share, section, self._program.code, roots)
+        self._built = environment_of(self._share, section, code=self._program.code, roots=roots)
         return Interpreter.at(self._built.path, named=f"program.environment.lock={section.lock!r}")
 
     def _working_folder(self, code: Path) -> Path:

@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
     (kind, subject, *more), command = words[:end], words[end + 1 :]
     if kind == "tie":
         user, *ignored = more
-        return tie(int(subject), user, ignored, command)
+        return tie(int(subject), user, ignored=ignored, command=command)
     rank, folder = more or ("-", "-")
     return run_rank(
         Path(subject),
@@ -49,7 +49,7 @@ def main(words: list[str]) -> int:
     )
 
 
-def tie(parent: int, user: str, ignored: list[str], command: list[str]) -> int:
+def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> int:
     """Become `command`, in the cgroup of the attempt if it has one; return only on failure.
 
     The order matters. Only the worker's user may join the cgroup; a change of user resets the
@@ -109,7 +109,7 @@ def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | No
     wrapper = os.getpid()
     pid = os.fork()
     if pid == 0:
-        become_rank(wrapper, log, may_start, begin, folder)
+        become_rank(wrapper, log, may_start=may_start, begin=begin, folder=folder)
     write_record(run / "ranks" / f"{rank}.start", {"pid": pid, "start_time": start_time(pid)})
     os.write(start, b"1")  # after the record: no rank runs unrecorded
     _, status = os.waitpid(pid, 0)
@@ -134,7 +134,7 @@ def signal_name(number: int) -> str:
 
 
 def become_rank(
-    wrapper: int, log: int, may_start: int, begin: Callable[[], int], folder: str | None
+    wrapper: int, log: int, *, may_start: int, begin: Callable[[], int], folder: str | None
 ) -> None:
     """Become the rank, once the wrapper has recorded its pid."""
     try:

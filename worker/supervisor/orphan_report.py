@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def report_orphan(
-    run: WorkerRun, launch: LaunchRecord, predecessor: Identity, launcher: LauncherFactory
+    run: WorkerRun, launch: LaunchRecord, *, predecessor: Identity, launcher: LauncherFactory
 ) -> bool:
     """End what the former supervisor left behind, and report its attempt to the end.
 
@@ -60,14 +60,14 @@ def report_orphan(
     uploading = threading.Thread(target=artifacts.upload_until_over, name="uploader")
     uploading.start()
     artifacts.finish()
-    reporter.finish(_findings(share, ranks.observe(), predecessor, output))
+    reporter.finish(_findings(share, ranks.observe(), predecessor=predecessor, output=output))
     reporter.report_until_over()
     artifacts.stop()
     uploading.join()
     return reporter.delivered or orders.outrun
 
 
-def _findings(share: Share, seen: Observation, predecessor: Identity, output: str) -> Findings:
+def _findings(share: Share, seen: Observation, *, predecessor: Identity, output: str) -> Findings:
     """Return the findings of the attempt; without a supervisor, also the reason for that."""
     if restarted := _what_was_restarted(predecessor):
         reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"

@@ -111,7 +111,7 @@ class ShellStreams:
         try:
             with self._api() as api:
                 stored = self._send_output(api)
-                self._call(api, lambda: self._tell(api, stored, b"", self._exit))
+                self._call(api, lambda: self._tell(api, stored, content=b"", ended=self._exit))
         except Exception:
             logger.exception("output of command %s is lost", self._id)
         finally:
@@ -141,7 +141,7 @@ class ShellStreams:
 
     def _send(self, api: WorkerApi, start: int, content: bytes) -> int:
         """Send output; return how many bytes the server accepted."""
-        reply = self._call(api, lambda: self._tell(api, start, content, None))
+        reply = self._call(api, lambda: self._tell(api, start, content=content, ended=None))
         if reply is None or not reply.wanted:
             self._unwanted.set()
             return 0
@@ -168,7 +168,7 @@ class ShellStreams:
         return self._exited.is_set() and time.monotonic() - self._exited_at > LAST_SECONDS
 
     def _tell(
-        self, api: WorkerApi, start: int, content: bytes, ended: ShellExit | None
+        self, api: WorkerApi, start: int, *, content: bytes, ended: ShellExit | None
     ) -> ShellOutputReply:
         message = ShellOutputMessage(protocol=PROTOCOL, start=start, content=content, exit=ended)
         return api.shell_output(self._share.launch.attempt_id, self._id, message)

@@ -358,12 +358,12 @@ def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
         return True
     predecessor = identity_of(run)
     if predecessor is not None:
-        return report_orphan(run, launch, predecessor, launcher)
+        return report_orphan(run, launch, predecessor=predecessor, launcher=launcher)
     try:
         supervisor = Supervisor(run, launcher)
     except (OSError, ValueError):
         logger.exception("the attempt cannot be launched")
-        return report_orphan(run, launch, own_identity(), launcher)
+        return report_orphan(run, launch, predecessor=own_identity(), launcher=launcher)
     supervisor.supervise()
     return supervisor.over
 

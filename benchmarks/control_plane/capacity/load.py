@@ -68,14 +68,17 @@ async def _send_all(lanes: Sequence[Lane], for_seconds: float) -> Sent:
     started, busy = time.perf_counter(), time.process_time()
     end = started + for_seconds
     await asyncio.gather(
-        *(_run(lane, started + chance.random() * lane.interval, end, sent) for lane in lanes)
+        *(
+            _run(lane, started + chance.random() * lane.interval, end=end, sent=sent)
+            for lane in lanes
+        )
     )
     sent.wall_seconds = time.perf_counter() - started
     sent.cpu_seconds = time.process_time() - busy
     return sent
 
 
-async def _run(lane: Lane, due: float, end: float, sent: Sent) -> None:
+async def _run(lane: Lane, due: float, *, end: float, sent: Sent) -> None:
     seconds = sent.seconds.setdefault(lane.kind, [])
     refused = sent.refused.setdefault(lane.kind, [])
     connection = Connection(lane)

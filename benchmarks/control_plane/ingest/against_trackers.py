@@ -90,7 +90,9 @@ def mlflow(python: str) -> Iterator[Tracker]:
         own = ("--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", name)
         place = ("--host", HOST, "--port", str(port), "--workers", "1")
         command = (python, "-m", "mlflow", "server", *own, *place)
-        with _running(command, Path(name), port, {"MLFLOW_DISABLE_TELEMETRY": "true"}) as process:
+        with _running(
+            command, Path(name), port=port, environment={"MLFLOW_DISABLE_TELEMETRY": "true"}
+        ) as process:
             request = {"experiment_id": "0", "start_time": 0}
             api = f"{process.url}/api/2.0/mlflow/runs"
             run = httpx.post(f"{api}/create", json=request, timeout=60).raise_for_status().json()
@@ -118,7 +120,9 @@ def trackio(python: str) -> Iterator[Tracker]:
             "GRADIO_ANALYTICS_ENABLED": "False",
             "HF_HUB_OFFLINE": "1",
         }
-        with _running((python, "-c", TRACKIO), Path(name), port, environment) as process:
+        with _running(
+            (python, "-c", TRACKIO), Path(name), port=port, environment=environment
+        ) as process:
             yield Tracker(
                 process,
                 {"x-trackio-write-token": WRITE_TOKEN},
@@ -222,7 +226,7 @@ def _count(database: Path) -> int:
 
 @contextmanager
 def _running(
-    command: Sequence[str], folder: Path, port: int, environment: Mapping[str, str]
+    command: Sequence[str], folder: Path, *, port: int, environment: Mapping[str, str]
 ) -> Iterator[Process]:
     log = folder / "server.log"
     with log.open("wb") as output:

@@ -167,7 +167,7 @@ def problem(field_name: str, detail: str) -> Problem:
     return Problem(pointer=f"/parallelism/{field_name}", detail=detail)
 
 
-def lacks_plan(facts: LayoutFacts, axis: str, plan: str, what: str) -> Iterator[Problem]:
+def lacks_plan(facts: LayoutFacts, axis: str, *, plan: str, what: str) -> Iterator[Problem]:
     """Yield a problem if an own model has no plan for the axis in `model.plans`."""
     size, plans = facts.size(axis), facts.own_plans
     if plans is not None and size > 1 and plan not in plans:

@@ -95,7 +95,7 @@ def microbatches_of(facts: LayoutFacts) -> int:
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
     """An own model needs a plan of its layers."""
-    yield from lacks_plan(facts, "pp", "pipeline", "the layers")
+    yield from lacks_plan(facts, "pp", plan="pipeline", what="the layers")
 
 
 def pipeline_parallel(facts: LayoutFacts) -> Iterator[Problem]:

@@ -35,7 +35,7 @@ class TensorParallelFields(AxisFields):
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
     """An own model needs a plan of its matrices."""
-    yield from lacks_plan(facts, "tp", "tensor", "matrices")
+    yield from lacks_plan(facts, "tp", plan="tensor", what="matrices")
 
 
 def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:

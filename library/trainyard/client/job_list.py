@@ -47,7 +47,9 @@ class JobListCalls:
             imported: recorded by another tool, or run here.
             order: the newest first, or those that have not ended (`active`) before the others.
         """
-        query = _filter(states, tags, name, project, search, imported) | {"order": str(order)}
+        query = _filter(
+            states, tags, name=name, project=project, search=search, imported=imported
+        ) | {"order": str(order)}
         return self.transport.pages(Page[JobSummary], "/jobs", query)
 
     def job_counts(
@@ -61,7 +63,7 @@ class JobListCalls:
         imported: bool | None = None,
     ) -> dict[JobState, int]:
         """Return how many jobs that match are in each state."""
-        query = _filter(states, tags, name, project, search, imported)
+        query = _filter(states, tags, name=name, project=project, search=search, imported=imported)
         return self.transport.get(JobCounts, "/jobs/counts", query=query).by_state
 
     def queue(self) -> Iterator[QueueEntry]:
@@ -83,6 +85,7 @@ class JobListCalls:
 def _filter(
     states: Sequence[JobState | str],
     tags: Sequence[str],
+    *,
     name: str | None,
     project: str | None,
     search: str | None,

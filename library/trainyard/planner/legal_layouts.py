@@ -173,7 +173,9 @@ def option(
         pipeline=plan_pipeline(spec, layout, partition),
         memory=memory,
         fits=fits,
-        speed=None if predictor is None else predictor.speed(spec, layout, partition, memory),
+        speed=None
+        if predictor is None
+        else predictor.speed(spec, layout, partition=partition, memory=memory),
     )
 
 

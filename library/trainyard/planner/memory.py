@@ -46,7 +46,7 @@ def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) ->
         SpecError: the model or the batch cannot be cut into the stages of a pipeline.
     """
     parts = dict.fromkeys(parts_of(spec, layout))  # most ranks of a long pipeline are equal
-    ranks = (Step(spec, layout, partition, part).estimate() for part in parts)
+    ranks = (Step(spec, layout, partition=partition, part=part).estimate() for part in parts)
     return max(ranks, key=lambda estimate: estimate.total)
 
 
@@ -57,7 +57,7 @@ class Step:
     """
 
     def __init__(
-        self, spec: JobSpec, layout: Layout, partition: BatchPartition, part: Part
+        self, spec: JobSpec, layout: Layout, *, partition: BatchPartition, part: Part
     ) -> None:
         self.spec, self.layout, self.part = spec, layout, part
         # total, shard, block and head count elements; compute, weight and reduce are bytes of an

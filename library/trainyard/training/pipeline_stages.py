@@ -82,9 +82,9 @@ def cut_into_stages(
         _check_count(schedule, modules, pp)
     else:
         layers = (
-            _balanced_layers(architecture, schedule, pp, seq_len)
+            _balanced_layers(architecture, schedule, pp=pp, seq_len=seq_len)
             if layers_per_stage is None
-            else _equal_layers(architecture.n_layers, schedule, pp, layers_per_stage)
+            else _equal_layers(architecture.n_layers, schedule, pp=pp, per_stage=layers_per_stage)
         )
         modules = _modules(layers, names)
     return tuple(
@@ -101,7 +101,7 @@ def module_names(architecture: Architecture) -> tuple[str, ...]:
 
 
 def _balanced_layers(
-    shape: Architecture, schedule: PipelineSchedule, pp: int, seq_len: int
+    shape: Architecture, schedule: PipelineSchedule, *, pp: int, seq_len: int
 ) -> tuple[int, ...]:
     per_rank = default_stages_per_rank(schedule)
     if per_rank * pp > shape.n_layers:
@@ -188,7 +188,7 @@ def _check_count(schedule: PipelineSchedule, stages: Modules, pp: int) -> None:
 
 
 def _equal_layers(
-    n_layers: int, schedule: PipelineSchedule, pp: int, per_stage: int
+    n_layers: int, schedule: PipelineSchedule, *, pp: int, per_stage: int
 ) -> tuple[int, ...]:
     stages = -(-n_layers // per_stage)
     if not takes_stages(schedule, stages, pp=pp):

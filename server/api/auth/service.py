@@ -319,6 +319,7 @@ def use_up_join_token(context: Context, connection: Connection, principal: Princ
 def replace_token_of(
     context: Context,
     connection: Connection,
+    *,
     kind: Literal[TokenKind.NODE, TokenKind.SOURCE],
     name: str,
 ) -> str:

@@ -60,7 +60,9 @@ def page_by(
     async def page_request(
         page_token: Annotated[str | None, token_query] = None, page_size: PageSize = 50
     ) -> PageRequest[Key]:
-        after = None if page_token is None else decode(listing, page_token, key, pattern)
+        after = (
+            None if page_token is None else decode(listing, page_token, key=key, pattern=pattern)
+        )
         return PageRequest(listing=listing, after=after, size=page_size)
 
     return page_request
@@ -72,7 +74,7 @@ def encode(listing: str, after: str | int) -> str:
     return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
 
 
-def decode(listing: str, token: str, key: type[Key], pattern: str = ID_PATTERN) -> Key:
+def decode(listing: str, token: str, *, key: type[Key], pattern: str = ID_PATTERN) -> Key:
     """Return the key in a page token.
 
     Raises:

@@ -47,12 +47,12 @@ def set_drain(
         before: Drain | None = row.drain
         same = before is not None and (before.running, before.reasons) == (running, (*reasons,))
         if not same and (before, running) != (None, None):
-            _order(context, connection, name, running, actor=actor, reasons=reasons)
+            _order(context, connection, name=name, running=running, actor=actor, reasons=reasons)
         return node_view(context, connection, name)
 
 
 def cordon_by_server(
-    context: Context, connection: Connection, name: str, reasons: Sequence[str]
+    context: Context, connection: Connection, *, name: str, reasons: Sequence[str]
 ) -> None:
     """Cordon a node unless it is already drained.
 
@@ -64,15 +64,15 @@ def cordon_by_server(
     """
     undrained = select(nodes.c.name).where(nodes.c.name == name, nodes.c.drain.is_(None))
     if connection.scalar(select(exists(undrained))):
-        _order(context, connection, name, "finish", actor=SERVER, reasons=reasons)
+        _order(context, connection, name=name, running="finish", actor=SERVER, reasons=reasons)
 
 
 def _order(
     context: Context,
     connection: Connection,
+    *,
     name: str,
     running: Running | None,
-    *,
     actor: Actor,
     reasons: Sequence[str],
 ) -> None:

@@ -114,12 +114,19 @@ def register(
         before = Node.one_or_none(connection, found)
         if principal.kind is not TokenKind.NODE:
             if admitted is None:
-                _use_up(context, connection, principal, before)
-            token = replace_token_of(context, connection, TokenKind.NODE, name)
+                _use_up(context, connection, principal=principal, before=before)
+            token = replace_token_of(context, connection, kind=TokenKind.NODE, name=name)
         if before is not None:
-            refuse_second_worker(context, connection, before, registration.worker)
+            refuse_second_worker(context, connection, node=before, worker=registration.worker)
         hardware = _numbered(connection, registration, before)
-        _store(context, connection, registration, hardware, before, admitted)
+        _store(
+            context,
+            connection,
+            registration=registration,
+            hardware=hardware,
+            before=before,
+            admitted=admitted,
+        )
     sent = registration.hardware
     return RegistrationReply(
         node_token=token,
@@ -170,7 +177,7 @@ def _is_uuid(text: str) -> bool:
 
 
 def _use_up(
-    context: Context, connection: Connection, principal: Principal, before: Node | None
+    context: Context, connection: Connection, *, principal: Principal, before: Node | None
 ) -> None:
     """Use the join token up, unless a node of this name is online."""
     use_up_join_token(context, connection, principal)
@@ -194,6 +201,7 @@ def _numbered(connection: Connection, registration: Registration, before: Node |
 def _store(
     context: Context,
     connection: Connection,
+    *,
     registration: Registration,
     hardware: Hardware,
     before: Node | None,

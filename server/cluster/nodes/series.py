@@ -136,7 +136,7 @@ def store_samples(
     if changed:
         connection.execute(_ADD, changed)
     if new:
-        _put(connection, MINUTE, start, new)
+        _put(connection, MINUTE, start=start, rows=new)
         _sum_up(connection, [*new], start)
 
 
@@ -170,7 +170,7 @@ def read_metrics(
         node = Node.one_or_none(connection, Node.select().where(nodes.c.name == name))
         if node is None:
             raise NotFoundError(f"no node has the name {name!r}")
-        seconds, rows = _read_rows(connection, name, context.now(), hours, names)
+        seconds, rows = _read_rows(connection, name, now=context.now(), hours=hours, names=names)
     curves: dict[str, list[dict[str, Any]]] = {}
     for start, data in rows:
         at = datetime.fromtimestamp(start, UTC)
@@ -188,7 +188,7 @@ def read_metrics(
 
 
 def _read_rows(
-    connection: Connection, node: str, now: datetime, hours: int, names: Collection[str]
+    connection: Connection, node: str, *, now: datetime, hours: int, names: Collection[str]
 ) -> tuple[int, list[SeriesRow]]:
     """Return the seconds that a row covers, and the rows of the last hours in order of time."""
     seconds = MINUTE if hours * 3600 <= MINUTES_KEPT * MINUTE else QUARTER
@@ -259,7 +259,7 @@ def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
         former = (points.seconds == QUARTER, points.start == quarter)
         connection.execute(delete(node_points).where(of_names, *former))
         summed = {node: _merged(rows) for node, rows in minutes.items()}
-        _put(connection, QUARTER, quarter, summed)
+        _put(connection, QUARTER, start=quarter, rows=summed)
     for seconds, kept in ((MINUTE, MINUTES_KEPT), (QUARTER, QUARTERS_KEPT)):
         old = (points.seconds == seconds, points.start <= start - kept * seconds)
         connection.execute(delete(node_points).where(of_nodes, *old))
@@ -288,7 +288,7 @@ def _constant(count: float, value: float) -> Summary:
 
 
 def _put(
-    connection: Connection, seconds: int, start: int, rows: Mapping[str, Mapping[str, Summary]]
+    connection: Connection, seconds: int, *, start: int, rows: Mapping[str, Mapping[str, Summary]]
 ) -> None:
     """Insert rows of one time, given by node."""
     key = {"seconds": seconds, "start": start}

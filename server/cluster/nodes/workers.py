@@ -80,7 +80,7 @@ def refuse_other_worker(
 
 
 def refuse_second_worker(
-    context: Context, connection: Connection, node: Node, worker: WorkerIdentity
+    context: Context, connection: Connection, *, node: Node, worker: WorkerIdentity
 ) -> None:
     """Refuse a registration from another data folder or boot while the node lives.
 

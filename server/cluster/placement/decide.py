@@ -274,12 +274,12 @@ class Turns:
         if not self._keepers:
             return None
         certain = () if job.bound is None else without(eligible, estimated(self._keepers))
-        chosen = self._leaving_after(job.bound, job, certain, units)
+        chosen = self._leaving_after(job.bound, job, groups=certain, units=units)
         if chosen is None and self._on_estimates and job.preemptible:
-            chosen = self._leaving_after(job.bound, job, eligible, units)
+            chosen = self._leaving_after(job.bound, job, groups=eligible, units=units)
             if chosen is None and job.lasts is not None:
                 paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
-                chosen = self._leaving_after(CAUTION * job.lasts, job, paced, units)
+                chosen = self._leaving_after(CAUTION * job.lasts, job, groups=paced, units=units)
             self.giving_way |= set() if chosen is None else {job.id}
         if chosen is not None:
             nodes = {share.node for share in chosen}
@@ -291,6 +291,7 @@ class Turns:
         self,
         time: timedelta | None,
         job: QueuedJob,
+        *,
         groups: Sequence[Sequence[Offer]],
         units: Sequence[int],
     ) -> tuple[NodeAllocation, ...] | None:

@@ -82,7 +82,7 @@ def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
 def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
     """Return whether the nodes could hold a demand if their slots were free."""
     by_slots = sorted(group, key=lambda offer: (offer.slots, offer.node))
-    return _spread(demand, by_slots, unit, lambda offer: offer.slots) is not None
+    return _spread(demand, by_slots, unit=unit, free=lambda offer: offer.slots) is not None
 
 
 def choose(
@@ -137,7 +137,7 @@ def fits_with(
         return [group[index] for index in sorted(range(len(group)), key=room.__getitem__)]
 
     return any(
-        _spread(demand, by_free(group), unit, free)
+        _spread(demand, by_free(group), unit=unit, free=free)
         for group, unit in zip(groups, units, strict=True)
     )
 
@@ -148,7 +148,7 @@ def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[l
     def free(offer: Offer) -> int:
         return len(offer.free)
 
-    shares = _spread(demand, group, unit, free)
+    shares = _spread(demand, group, unit=unit, free=free)
     if shares is None:
         return
     yield shares
@@ -161,7 +161,7 @@ def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[l
             places.setdefault(offer.place[:1], []).append(offer)
     for place in places.values():
         if sum(map(free, place)) >= demand.slots:
-            within = _spread(demand, place, unit, free)
+            within = _spread(demand, place, unit=unit, free=free)
             if within is not None:
                 yield within
 
@@ -174,7 +174,7 @@ def _cost(shares: Sequence[NodeShare]) -> tuple[int, int, int, int]:
 
 
 def _spread(
-    demand: Demand, by_free: Sequence[Offer], unit: int, free: Callable[[Offer], int]
+    demand: Demand, by_free: Sequence[Offer], *, unit: int, free: Callable[[Offer], int]
 ) -> list[NodeShare] | None:
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 

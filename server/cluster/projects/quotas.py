@@ -27,7 +27,7 @@ def read_quotas(
     rows = _limited(connection)
     if not rows:
         return {}
-    held, used_up = held_slots(connection), _used_up(connection, now, rows, usage)
+    held, used_up = held_slots(connection), _used_up(connection, now, rows=rows, usage=usage)
     return {
         row.name: Quota(held.get(row.name, 0), row.max_slots, used_up.get(row.name)) for row in rows
     }
@@ -35,7 +35,7 @@ def read_quotas(
 
 def read_used_up(connection: Connection, now: datetime, *, usage: ReadUsage) -> Mapping[str, str]:
     """Return the projects that have used up this month's slot-hours, each with that reason."""
-    return _used_up(connection, now, _limited(connection), usage)
+    return _used_up(connection, now, rows=_limited(connection), usage=usage)
 
 
 def _limited(connection: Connection) -> Sequence[Project]:
@@ -43,7 +43,7 @@ def _limited(connection: Connection) -> Sequence[Project]:
 
 
 def _used_up(
-    connection: Connection, now: datetime, rows: Sequence[Project], usage: ReadUsage
+    connection: Connection, now: datetime, *, rows: Sequence[Project], usage: ReadUsage
 ) -> dict[str, str]:
     hours = {
         row.name: row.slot_hours_per_month for row in rows if row.slot_hours_per_month is not None

@@ -40,7 +40,7 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
         }
         if not insert_absent(connection, projects, [row]):
             raise ConflictError(f"there is a project {request.name!r} already")
-        _record(context, connection, request.name, None, settings, actor)
+        _record(context, connection, name=request.name, before=None, after=settings, actor=actor)
         return views(context, connection, [project_row(connection, request.name)])[0]
 
 
@@ -65,7 +65,7 @@ def change_project(
             connection.execute(changed.values(**after.model_dump()))
             if _has_quota(after) != _has_quota(before):
                 move_groups(connection, name, has_quota=_has_quota(after))
-            _record(context, connection, name, before, after, actor)
+            _record(context, connection, name=name, before=before, after=after, actor=actor)
         return views(context, connection, [project_row(connection, name)])[0]
 
 
@@ -84,7 +84,7 @@ def delete_project(context: Context, name: str, *, actor: Actor) -> None:
             raise ConflictError(f"project {name!r} has jobs; delete them first")
         connection.execute(delete(project_usage).where(project_usage.c.project == name))
         connection.execute(delete(projects).where(projects.c.name == name))
-        _record(context, connection, name, before, None, actor)
+        _record(context, connection, name=name, before=before, after=None, actor=actor)
 
 
 def check_project(connection: Connection, name: str, *, pointer: str = "/project") -> None:
@@ -131,6 +131,7 @@ def _has_quota(settings: ProjectSettings) -> bool:
 def _record(
     context: Context,
     connection: Connection,
+    *,
     name: str,
     before: ProjectSettings | None,
     after: ProjectSettings | None,

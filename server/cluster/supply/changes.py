@@ -32,7 +32,7 @@ class NewRequest:
 
 
 def source_changed(
-    context: Context, connection: Connection, name: str, message: str, *, actor: Actor = SERVER
+    context: Context, connection: Connection, *, name: str, message: str, actor: Actor = SERVER
 ) -> None:
     """Store the event of a source's change, after the change was written."""
     row = StoredSource.one(connection, StoredSource.select().where(sources.c.name == name))
@@ -48,16 +48,18 @@ def source_changed(
 def pause(
     context: Context,
     connection: Connection,
+    *,
     source: StoredSource,
     reason: str | None,
-    *,
     actor: Actor,
 ) -> None:
     """Pause a locked source: nothing more is requested, and open requests stay."""
     values = {"paused_at": context.now(), "paused_by": actor.name, "pause_reason": reason}
     connection.execute(update(sources).where(sources.c.name == source.name).values(values))
     why = "" if reason is None else f": {reason}"
-    source_changed(context, connection, source.name, f"{source.name} is paused{why}", actor=actor)
+    source_changed(
+        context, connection, name=source.name, message=f"{source.name} is paused{why}", actor=actor
+    )
 
 
 def store_requests(
@@ -104,9 +106,9 @@ def store_requests(
 def withdraw(
     context: Context,
     connection: Connection,
+    *,
     requests: Sequence[NodeRequest],
     reason: str,
-    *,
     actor: Actor,
 ) -> None:
     """Withdraw open requests of a locked source; their jobs in the engine are cancelled.
@@ -144,17 +146,19 @@ def leave(
         connection.execute(update(node_requests).where(node_requests.c.id.in_(ids)).values(values))
     if moving:
         rows = [{"id": each.id, "reason": reason, **values} for each in moving]
-        drain_nodes(context, connection, [each.id for each in moving], reason, actor=actor)
+        drain_nodes(
+            context, connection, requests=[each.id for each in moving], reason=reason, actor=actor
+        )
         move_requests(connection, NodeRequestState.LEAVING, rows)
-        _released(context, connection, moving, reason, actor=actor, ended=False)
+        _released(context, connection, requests=moving, reason=reason, actor=actor, ended=False)
 
 
 def drain_nodes(
     context: Context,
     connection: Connection,
+    *,
     requests: Sequence[str],
     reason: str,
-    *,
     actor: Actor,
     running: Running = "move",
 ) -> None:
@@ -187,15 +191,15 @@ def end_requests(
     now = context.now()
     rows = [{"id": each.id, "reason": reason, "ended_at": now, "ask": None} for each in requests]
     move_requests(connection, NodeRequestState.ENDED, rows)
-    _released(context, connection, requests, reason, actor=actor, ended=True)
+    _released(context, connection, requests=requests, reason=reason, actor=actor, ended=True)
 
 
 def _released(
     context: Context,
     connection: Connection,
+    *,
     requests: Sequence[NodeRequest],
     reason: str,
-    *,
     actor: Actor,
     ended: bool,
 ) -> None:

@@ -32,7 +32,9 @@ def claim_request(context: Context, request_id: str, claim: RequestClaim) -> Req
         wanted = request.cancel_at is None and request.state in WANTED_STATES
         if wanted:
             _check_hashes(request, claim.secret_hashes)
-            _keep_hashes(context, connection, request, claim.secret_hashes[: request.nodes])
+            _keep_hashes(
+                context, connection, request=request, hashes=claim.secret_hashes[: request.nodes]
+            )
     url = context.settings.public_url
     return RequestOrder(
         request_id=request.id,
@@ -55,7 +57,7 @@ def _check_hashes(request: NodeRequest, hashes: Sequence[str]) -> None:
 
 
 def _keep_hashes(
-    context: Context, connection: Connection, request: NodeRequest, hashes: Sequence[str]
+    context: Context, connection: Connection, *, request: NodeRequest, hashes: Sequence[str]
 ) -> None:
     of_request = pilots.c.request_id == request.id
     found = select(pilots.c.secret_hash).where(of_request).order_by(pilots.c.number)

@@ -51,7 +51,7 @@ def register_source(
         before = StoredSource.one_or_none(connection, found)
         token = None
         if principal.kind is not TokenKind.SOURCE:
-            token = _join(context, connection, name, principal, before)
+            token = _join(context, connection, name=name, principal=principal, before=before)
         if before is not None and before.kind != registration.kind:
             count = len(open_requests(connection, name))
             if count:
@@ -59,13 +59,14 @@ def register_source(
                     f"source {name!r} has {count} open requests in {before.kind}; end them before "
                     f"it becomes one of {registration.kind}"
                 )
-        _store(context, connection, registration, before)
+        _store(context, connection, registration=registration, before=before)
     return SourceRegistrationReply(source_token=token)
 
 
 def _join(
     context: Context,
     connection: Connection,
+    *,
     name: str,
     principal: Principal,
     before: StoredSource | None,
@@ -76,12 +77,13 @@ def _join(
         raise ConflictError(
             f"a provisioner serves source {name!r}; end it first, or give this source another name"
         )
-    return replace_token_of(context, connection, TokenKind.SOURCE, name)
+    return replace_token_of(context, connection, kind=TokenKind.SOURCE, name=name)
 
 
 def _store(
     context: Context,
     connection: Connection,
+    *,
     registration: SourceRegistration,
     before: StoredSource | None,
 ) -> None:
@@ -101,4 +103,6 @@ def _store(
     if before is None or before.is_away or not same:
         shape, limits = registration.shape, registration.limits
         offers = f"nodes of {shape.slots} {shape.device} slots, at most {limits.nodes}"
-        source_changed(context, connection, name, f"source {name} is registered: {offers}")
+        source_changed(
+            context, connection, name=name, message=f"source {name} is registered: {offers}"
+        )

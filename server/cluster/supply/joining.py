@@ -52,7 +52,7 @@ def register_pilot(
         raise ForbiddenError(f"this is the secret of {principal.name}, not of this pilot")
 
     def admit(connection: Connection) -> Admitted:
-        admitted = _admit(connection, registration, identity, host)
+        admitted = _admit(connection, registration, identity=identity, host=host)
         if principal.node is None:
             _refuse_again(connection, admitted.registration.node)
         return admitted
@@ -103,6 +103,7 @@ def store_check(context: Context, report: CheckReport, *, principal: Principal, 
 def _admit(
     connection: Connection,
     registration: Registration,
+    *,
     identity: PilotIdentity,
     host: str,
 ) -> Admitted:

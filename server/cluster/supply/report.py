@@ -69,10 +69,10 @@ def store_report(
         source = lock_source(connection, report.source)
         requests = {each.id: each for each in open_requests(connection, source.name)}
         described = {job.request_id: job for job in report.jobs if job.request_id in requests}
-        gone = _note_pilots(context, connection, source, described)
-        _note_requests(context, connection, requests, described)
-        _note_missing(context, connection, report, requests, described)
-        _note_call(context, connection, source, report)
+        gone = _note_pilots(context, connection, source=source, described=described)
+        _note_requests(context, connection, requests=requests, described=described)
+        _note_missing(context, connection, report=report, requests=requests, described=described)
+        _note_call(context, connection, source=source, report=report)
         left = open_requests(connection, source.name)
         cancel = [each.id for each in left if each.cancel_at is not None]
         orphans = _orphans(connection, report.jobs, {each.id for each in left})
@@ -90,6 +90,7 @@ def store_report(
 def _note_requests(
     context: Context,
     connection: Connection,
+    *,
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
@@ -109,7 +110,7 @@ def _note_requests(
         target = _target(request, job)
         if target is not None:
             moving.setdefault(target, []).append(request)
-    _move(context, connection, moving, described)
+    _move(context, connection, moving=moving, described=described)
     ends = [
         {"of_request": job.request_id, "end": _time(job.ends_at)}
         for job in described.values()
@@ -125,6 +126,7 @@ def _note_requests(
 def _move(
     context: Context,
     connection: Connection,
+    *,
     moving: Mapping[NodeRequestState, Sequence[NodeRequest]],
     described: Mapping[str, EngineJob],
 ) -> None:
@@ -195,6 +197,7 @@ def _kept_reason(request: NodeRequest, job: EngineJob) -> str:
 def _note_missing(
     context: Context,
     connection: Connection,
+    *,
     report: SourceReport,
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
@@ -259,6 +262,7 @@ def _orphans(connection: Connection, jobs: Sequence[EngineJob], known: set[str])
 def _note_pilots(
     context: Context,
     connection: Connection,
+    *,
     source: StoredSource,
     described: Mapping[str, EngineJob],
 ) -> list[str]:
@@ -311,7 +315,7 @@ def _named(pilot: Pilot, instances: Sequence[EngineNode]) -> EngineNode | None:
 
 
 def _note_call(
-    context: Context, connection: Connection, source: StoredSource, report: SourceReport
+    context: Context, connection: Connection, *, source: StoredSource, report: SourceReport
 ) -> None:
     """Store that the provisioner reported, and whether its call of the engine succeeded.
 
@@ -332,9 +336,13 @@ def _note_call(
     connection.execute(update(sources).where(sources.c.name == source.name).values(values))
     if (source.needs_login is None) != (needs is None) or source.is_away:
         what = "is back" if needs is None else f"needs a login: {needs.reason}"
-        source_changed(context, connection, source.name, f"source {source.name} {what}")
+        source_changed(
+            context, connection, name=source.name, message=f"source {source.name} {what}"
+        )
     if error is not None and report.refused and source.paused_at is None:
-        pause(context, connection, source, f"the engine refuses: {error}", actor=SERVER)
+        pause(
+            context, connection, source=source, reason=f"the engine refuses: {error}", actor=SERVER
+        )
 
 
 def _time(seconds: float | None) -> datetime | None:

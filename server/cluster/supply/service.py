@@ -45,7 +45,7 @@ def pause_source(context: Context, name: str, reason: str | None, *, actor: Acto
     with context.database.write() as connection:
         source = lock_source(connection, name)
         if source.paused_at is None or source.pause_reason != reason:
-            pause(context, connection, source, reason, actor=actor)
+            pause(context, connection, source=source, reason=reason, actor=actor)
         return source_view(context, connection, name)
 
 
@@ -60,7 +60,9 @@ def unpause_source(context: Context, name: str, *, actor: Actor) -> SourceView:
         if source.paused_at is not None:
             free = dict.fromkeys(("paused_at", "paused_by", "pause_reason"))
             connection.execute(update(sources).where(sources.c.name == name).values(free))
-            source_changed(context, connection, name, f"{name} is in use again", actor=actor)
+            source_changed(
+                context, connection, name=name, message=f"{name} is in use again", actor=actor
+            )
         return source_view(context, connection, name)
 
 
@@ -79,8 +81,8 @@ def request_nodes(context: Context, name: str, count: int, *, actor: Actor) -> N
             raise InvalidRequestError.at(
                 "/nodes", f"{count} is more than a request of {name!r} may have; legal: 1 to {most}"
             )
-        _check_limits(context, connection, source, count)
-        return _store(context, connection, source, count, "nodes", actor)
+        _check_limits(context, connection, source=source, count=count)
+        return _store(context, connection, source=source, count=count, purpose="nodes", actor=actor)
 
 
 def check_source(context: Context, name: str, *, actor: Actor) -> NodeRequestView:
@@ -94,7 +96,7 @@ def check_source(context: Context, name: str, *, actor: Actor) -> NodeRequestVie
         for each in open_requests(connection, name):
             if each.purpose == "check" and each.cancel_at is None:
                 return request_view(connection, name, each.id)
-        return _store(context, connection, source, 1, "check", actor)
+        return _store(context, connection, source=source, count=1, purpose="check", actor=actor)
 
 
 def cancel_request(
@@ -107,7 +109,13 @@ def cancel_request(
     """
     with _locked(context, name, request_id) as (connection, request):
         if request.state != NodeRequestState.ENDED:
-            withdraw(context, connection, [request], f"cancelled by {actor.name}", actor=actor)
+            withdraw(
+                context,
+                connection,
+                requests=[request],
+                reason=f"cancelled by {actor.name}",
+                actor=actor,
+            )
         return request_view(connection, name, request_id)
 
 
@@ -186,7 +194,7 @@ def _locked(
 
 
 def _check_limits(
-    context: Context, connection: Connection, source: StoredSource, count: int
+    context: Context, connection: Connection, *, source: StoredSource, count: int
 ) -> None:
     name, limits = source.name, source.limits
     if source.paused_at is not None:
@@ -212,6 +220,7 @@ def _check_limits(
 def _store(
     context: Context,
     connection: Connection,
+    *,
     source: StoredSource,
     count: int,
     purpose: Purpose,

@@ -81,7 +81,7 @@ def read_use(connection: Connection, names: Collection[str], now: datetime) -> M
     row = node_requests.c
     opened = _Open.select().where(row.source.in_(names), IS_OPEN)
     for each in _Open.all(connection, opened):
-        _add(found[each.source], each, month, now)
+        _add(found[each.source], each, month=month, now=now)
     began = case((row.started_at > month, row.started_at), else_=literal(month, UtcDateTime()))
     seconds = row.nodes * (_Seconds(row.ended_at) - _Seconds(began))
     ended = (
@@ -112,7 +112,7 @@ def _of_sqlite(element: _Seconds, compiler: SQLCompiler, **more: Any) -> str:
     return f"(86400.0 * julianday({compiler.process(element.clauses, **more)}))"
 
 
-def _add(use: Use, row: _Open, month: datetime, now: datetime) -> None:
+def _add(use: Use, row: _Open, *, month: datetime, now: datetime) -> None:
     if row.state in (NodeRequestState.WANTED, NodeRequestState.PENDING):
         use.pending += 1
         use.asked += row.nodes

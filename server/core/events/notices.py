@@ -107,7 +107,7 @@ class NoticeCursor:
         self._from, self._seen = self._next
 
 
-def notify(context: Context, connection: Connection, subject: Subject, data: EventData) -> None:
+def notify(context: Context, connection: Connection, *, subject: Subject, data: EventData) -> None:
     """Store a notice of a job; it replaces the one with the same key."""
     notify_all(context, connection, [(subject, data)])
 

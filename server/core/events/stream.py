@@ -54,7 +54,7 @@ async def follow(
         elif (at := await run_in_threadpool(_time_of, context, last_event_id, sent)) is not None:
             for frame in await run_in_threadpool(_changed, context, at, job_id):
                 yield frame.content
-            async for frame in _missed(context, last_event_id, sent, job_id):
+            async for frame in _missed(context, last_event_id, up_to=sent, job_id=job_id):
                 yield frame.content
             sent = max(sent, last_event_id)
         else:
@@ -67,7 +67,7 @@ async def follow(
 
 
 async def _missed(
-    context: Context, after: int, up_to: int, job_id: str | None
+    context: Context, after: int, *, up_to: int, job_id: str | None
 ) -> AsyncGenerator[StreamMessage]:
     while after < up_to:
         frames = await run_in_threadpool(_read_missed, context, after, up_to, job_id)

@@ -97,7 +97,9 @@ def claim_all(context: Context, sent: Sequence[SentClaim]) -> list[ClaimReply | 
                 launch = launches.get(each.attempt_id)
                 if launch is None:
                     raise no_attempt(each.attempt_id)
-                reply, takes = _answer(context, connection, launch, each.claim, workers)
+                reply, takes = _answer(
+                    context, connection, launch=launch, claim=each.claim, workers=workers
+                )
             except RefusalError as error:
                 replies.append(error)
             else:
@@ -105,13 +107,14 @@ def claim_all(context: Context, sent: Sequence[SentClaim]) -> list[ClaimReply | 
                 taken += takes
         if taken:
             moves = [each for takes in taken for each in takes.moves]
-            move_all(context, connection, moves, [takes.event for takes in taken])
+            move_all(context, connection, moves=moves, events=[takes.event for takes in taken])
     return replies
 
 
 def _answer(
     context: Context,
     connection: Connection,
+    *,
     launch: Launch,
     claim: Claim,
     workers: Mapping[str, WorkerIdentity | None],
@@ -131,16 +134,18 @@ def _answer(
     reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
     if repeats:
         return reply, []
-    return reply, [_take(context, launch, share, claim, reply, token_hash=token_hash)]
+    return reply, [
+        _take(context, launch, share=share, claim=claim, reply=reply, token_hash=token_hash)
+    ]
 
 
 def _take(
     context: Context,
     launch: Launch,
+    *,
     share: AttemptNode,
     claim: Claim,
     reply: ClaimReply,
-    *,
     token_hash: str,
 ) -> _Taken:
     attempt, node = launch.attempt, share.node

@@ -26,7 +26,7 @@ from trainyard.training.data_stream import Windows, covered, merged
 
 
 def find_fallback(
-    context: Context, connection: Connection, launch: Launch, failure: Failure | None
+    context: Context, connection: Connection, *, launch: Launch, failure: Failure | None
 ) -> Fallback | None:
     """Mark the parent checkpoint if its damage is proved, and return its replacement.
 
@@ -38,7 +38,7 @@ def find_fallback(
         return None
     if load.fault is None:
         return Fallback(damaged=None, named=attempt.parent_named, replacement=load.checkpoint_id)
-    _mark(context, connection, launch, failure)
+    _mark(context, connection, launch=launch, failure=failure)
     parent = parent_checkpoint(connection, launch.job.id)  # the one just marked is excluded
     return Fallback(
         damaged=load.checkpoint_id,
@@ -47,7 +47,7 @@ def find_fallback(
     )
 
 
-def _mark(context: Context, connection: Connection, launch: Launch, failure: Failure) -> None:
+def _mark(context: Context, connection: Connection, *, launch: Launch, failure: Failure) -> None:
     """Store the damage like a verification does, unless the catalog has it."""
     load, now = failure.load, context.now()
     assert load is not None
@@ -86,7 +86,12 @@ def find_rollback(
 
 
 def append_rollback(
-    context: Context, connection: Connection, launch: Launch, rollback: Rollback, failure: Failure
+    context: Context,
+    connection: Connection,
+    *,
+    launch: Launch,
+    rollback: Rollback,
+    failure: Failure,
 ) -> None:
     """Append the event of a queued rollback."""
     start, end = rollback.window
@@ -116,7 +121,7 @@ def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mappi
 
 
 def windows_left_out(
-    connection: Connection, pending: PendingLaunch, checkpoint_id: str | None, previous: Windows
+    connection: Connection, pending: PendingLaunch, *, checkpoint_id: str | None, previous: Windows
 ) -> Windows:
     """Return all windows of the stream that a new attempt leaves out.
 

@@ -79,7 +79,7 @@ def end_nodes(
     """
     launch = read_launch(connection, attempt_id)
     for end in ends:
-        _end_node(context, connection, launch, end, actor=actor, exit_record=exit_record)
+        _end_node(context, connection, launch=launch, end=end, actor=actor, exit_record=exit_record)
     if launch.attempt.state == AttemptState.ENDED:
         return
     failure = launch.attempt.failure or next((e.failure for e in ends if e.failure), None)
@@ -93,15 +93,15 @@ def end_nodes(
         order(
             context,
             connection,
-            left,
-            DesiredState.CANCEL,
+            launch=left,
+            desired=DesiredState.CANCEL,
             actor=SERVER,
             reason=f"{failure.node or 'a node'} failed",
         )
 
 
 def lose_node(
-    context: Context, connection: Connection, attempt_id: str, failure: Failure, *, actor: Actor
+    context: Context, connection: Connection, *, attempt_id: str, failure: Failure, actor: Actor
 ) -> None:
     """Mark a silent share as lost, so that its attempt ends without it; the job is locked.
 
@@ -121,9 +121,9 @@ def lose_node(
 def order(
     context: Context,
     connection: Connection,
+    *,
     launch: Launch,
     desired: DesiredState,
-    *,
     actor: Actor,
     reason: str,
     moves: Sequence[Move] = (),
@@ -188,8 +188,8 @@ def preempt(
     order(
         context,
         connection,
-        launch,
-        DesiredState.STOP,
+        launch=launch,
+        desired=DesiredState.STOP,
         actor=actor,
         reason=because,
         moves=[job_to(launch.job.id, JobState.STOPPING, reason=because)],
@@ -200,9 +200,9 @@ def preempt(
 def _end_node(
     context: Context,
     connection: Connection,
+    *,
     launch: Launch,
     end: NodeEnd,
-    *,
     actor: Actor,
     exit_record: ExitRecord | None,
 ) -> None:
@@ -231,7 +231,7 @@ def _end_node(
             **ending,
         ),
     )
-    settle(context, connection, launch, share)
+    settle(context, connection, launch=launch, share=share)
 
 
 def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:
@@ -272,10 +272,10 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
     try:
         spec = effective_spec(connection, attempt.id)
         queue_recovery(context, connection, launch, root=spec.checkpoint.root)
-        fallback = find_fallback(context, connection, launch, failure)
+        fallback = find_fallback(context, connection, launch=launch, failure=failure)
         follow = _follow_up(connection, launch, spec, outcome, failure, rollback, fallback)
         if failure is not None and follow.pending is not None:
-            queue_build(context, connection, job, spec, failure)
+            queue_build(context, connection, job=job, spec=spec, failure=failure)
     except UnreadableError as error:  # no launch can follow, and the end must be possible
         cause = f"{failure.reason}: {failure.message}; " if failure is not None else ""
         follow = FollowUp(JobState(outcome.value), reason=f"{cause}{error}")
@@ -283,7 +283,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         release_spares(context, connection, launch)
     _move_job(context, connection, launch, follow)
     if failure is not None and rollback is not None and follow.rolls_back:
-        append_rollback(context, connection, launch, rollback, failure)
+        append_rollback(context, connection, launch=launch, rollback=rollback, failure=failure)
 
 
 def _follow_up(

@@ -107,7 +107,7 @@ def read_launches(connection: Connection, attempt_ids: Sequence[str]) -> Mapping
     }
 
 
-def settle(context: Context, connection: Connection, launch: Launch, share: AttemptNode) -> None:
+def settle(context: Context, connection: Connection, *, launch: Launch, share: AttemptNode) -> None:
     """Record the slots that an ending share held until now."""
     since = share.spare_since or launch.attempt.created_at
     settle_share(
@@ -147,7 +147,7 @@ def release_spares(
     names = [spare.node for spare in released]
     connection.execute(delete(attempt_nodes).where(spares, share.node.in_(names)))
     for spare in released:
-        settle(context, connection, launch, spare)
+        settle(context, connection, launch=launch, share=spare)
     fewer = jobs.c.spare_slots - sum(len(spare.slots) for spare in released)
     connection.execute(update(jobs).where(jobs.c.id == launch.job.id).values(spare_slots=fewer))
 

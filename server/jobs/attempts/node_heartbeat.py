@@ -98,7 +98,7 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
     if not heartbeat.gone:
         return reply
     for attempt_id in heartbeat.gone:
-        _end_gone(context, attempt_id, heartbeat.node, heartbeat.worker)
+        _end_gone(context, attempt_id, node=heartbeat.node, worker=heartbeat.worker)
     with context.database.read() as connection:
         return _replies(connection, [heartbeat])[heartbeat.node]
 
@@ -155,7 +155,9 @@ def _note_nodes(
     accepted = [(rows[each.node], each) for each in heartbeats if refusals[each.node] is None]
     now = context.now()
     if accepted:
-        connection.execute(_NOTE, [_noted(context, row, each, now) for row, each in accepted])
+        connection.execute(
+            _NOTE, [_noted(context, row, heartbeat=each, now=now) for row, each in accepted]
+        )
     samples = {each.node: each.sample for _, each in accepted if each.sample is not None}
     if samples:
         store_samples(connection, samples, now=now)
@@ -163,7 +165,7 @@ def _note_nodes(
         since = rows[node].trusted_since
         faults = device_faults(rows[node].hardware, sample, now=now, trusted_since=since)
         if faults:
-            cordon_by_server(context, connection, node, faults)
+            cordon_by_server(context, connection, name=node, reasons=faults)
     changes = [change for row, each in accepted for change in _changes(row, each)]
     if changes:
         append_events(context, connection, changes)
@@ -183,7 +185,7 @@ def _refusal(before: _Before | None, heartbeat: NodeHeartbeat) -> RefusalError |
 
 
 def _noted(
-    context: Context, before: _Before, heartbeat: NodeHeartbeat, now: datetime
+    context: Context, before: _Before, *, heartbeat: NodeHeartbeat, now: datetime
 ) -> dict[str, Any]:
     """Return the columns that a heartbeat sets: always the same ones, some with their old value."""
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
@@ -231,7 +233,7 @@ def _end(seconds: float) -> datetime | None:
     return None if seconds > latest else datetime.fromtimestamp(seconds, UTC)
 
 
-def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity) -> None:
+def _end_gone(context: Context, attempt_id: str, *, node: str, worker: WorkerIdentity) -> None:
     """End a share if its worker proves its processes gone; without proof nothing changes.
 
     The reason is `launch_error` if the machine has not rebooted since the claim, else `node_lost`.

@@ -62,7 +62,7 @@ def parent_checkpoint(
     """
     newest = newest_of_jobs(connection, [job_id], before_step=before_step)[job_id]
     if named is not None:
-        return _named(connection, job_id, named, newest)
+        return _named(connection, job_id, named=named, newest=newest)
     if newest is not None:
         return newest
     return ParentCheckpoint() if before_step is not None else _fork(connection, job_id)
@@ -91,14 +91,14 @@ def parent_of_launch(
         NotFoundError: the launch names a checkpoint that the job does not have.
     """
     if pending.checkpoint_id not in {None, forked_from}:
-        return _named(connection, job_id, pending.checkpoint_id, newest)
+        return _named(connection, job_id, named=pending.checkpoint_id, newest=newest)
     if newest is not None:
         return newest
     return ParentCheckpoint() if forked_from is None else _fork(connection, job_id)
 
 
 def _named(
-    connection: Connection, job_id: str, named: str, newest: ParentCheckpoint | None
+    connection: Connection, job_id: str, *, named: str, newest: ParentCheckpoint | None
 ) -> ParentCheckpoint:
     row = connection.execute(
         select(checkpoints.c.step, and_(*_usable()).label("usable")).where(
@@ -151,12 +151,16 @@ def newest_of_jobs(
         if any(s.number == row.attempt and row.step <= s.until for s in lineage.segments):
             found[job_id] = ParentCheckpoint(row.id, row.step, own=True)
         else:  # the newest checkpoint belongs to another branch
-            found[job_id] = _newest_along(connection, job_id, lineage, usable)
+            found[job_id] = _newest_along(connection, job_id, lineage=lineage, usable=usable)
     return found
 
 
 def _newest_along(
-    connection: Connection, job_id: str, lineage: Lineage, usable: Collection[ColumnElement[bool]]
+    connection: Connection,
+    job_id: str,
+    *,
+    lineage: Lineage,
+    usable: Collection[ColumnElement[bool]],
 ) -> ParentCheckpoint | None:
     table = checkpoints.c
     query = select(table.id, table.step).where(table.job_id == job_id, *usable)

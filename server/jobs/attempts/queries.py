@@ -37,7 +37,7 @@ class StoredRequest(TypedRow):
 
 
 def attempt_views(
-    connection: Connection, job_id: str, spec: JobSpec, rows: Sequence[Attempt]
+    connection: Connection, job_id: str, *, spec: JobSpec, rows: Sequence[Attempt]
 ) -> list[AttemptView]:
     """Return the views of some attempts of a job with this spec."""
     if not rows:
@@ -53,8 +53,8 @@ def attempt_views(
         _attempt_view(
             row,
             spec,
-            nodes[row.id],
-            slow.get(row.id, ()),
+            nodes=nodes[row.id],
+            stragglers=slow.get(row.id, ()),
             on_lineage=lineage.reaches(row.number),
         )
         for row in rows
@@ -90,9 +90,9 @@ def read_request(connection: Connection, request_id: str) -> JobRequestView:
 def _attempt_view(
     row: Attempt,
     spec: JobSpec,
+    *,
     nodes: Sequence[AttemptNodeView],
     stragglers: Sequence[StragglerView],
-    *,
     on_lineage: bool,
 ) -> AttemptView:
     effective = row.overrides.apply(spec)

@@ -294,7 +294,7 @@ def _note_changes(context: Context, connection: Connection, heard: HeardShare) -
         move(context, connection, None, running)
         if share.lost_at is None:
             phase = PhaseEntered(phase=Phase.STARTING)
-            notify(context, connection, share.subject.on(share.node), phase)
+            notify(context, connection, subject=share.subject.on(share.node), data=phase)
     elif share.unreachable_since is not None:
         words = f"{share.node} reports again"
         event = NewEvent(Reachable(), Actor(share.node), share.subject.on(share.node), words)

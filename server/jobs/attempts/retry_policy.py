@@ -209,7 +209,9 @@ def follow_up(
         why = f"{_sentence(what)} {_NO_FURTHER} {failure.remedy.text}"
         return FollowUp(JobState.FAILED, reason=why)
     passing = fallback is not None or failure.free_retry
-    hopeless = _why_hopeless(failure, rollback, retry, retries_used, passing=passing)
+    hopeless = _why_hopeless(
+        failure, rollback, retry=retry, retries_used=retries_used, passing=passing
+    )
     if hopeless is not None:
         return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
     following = resize or again
@@ -247,9 +249,9 @@ def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -
 def _why_hopeless(
     failure: Failure,
     rollback: Rollback | None,
+    *,
     retry: RetrySection,
     retries_used: int,
-    *,
     passing: bool,
 ) -> str | None:
     """Return the reason why no attempt follows, with a remedy; None if one does.

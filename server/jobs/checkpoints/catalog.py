@@ -36,9 +36,9 @@ CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
 def record_commits(
     context: Context,
     connection: Connection,
+    *,
     attempt_id: str,
     manifests: Sequence[Manifest | ProgramManifest],
-    *,
     actor: Actor,
     measure: Measure,
     found_by: str | None = None,
@@ -78,7 +78,7 @@ def record_commits(
     if new:
         saved = update(attempts).where(attempts.c.id == attempt_id)
         connection.execute(saved.values(save_failed=None))
-        apply_retention(context, connection, new[0].job_id, section, measure=measure)
+        apply_retention(context, connection, job_id=new[0].job_id, section=section, measure=measure)
 
 
 def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> dict[str, Any]:
@@ -186,7 +186,9 @@ def apply_outcome(
     if outcome.outcome != "succeeded":
         return outcome, None
     if operation.kind == OperationKind.RECOVER:
-        _enter_recovered(context, connection, operation, outcome.commits, measure=measure)
+        _enter_recovered(
+            context, connection, operation=operation, texts=outcome.commits, measure=measure
+        )
         return outcome.model_copy(update={"commits": ()}), None
     if operation.checkpoint_id is None:
         return outcome, None
@@ -197,16 +199,18 @@ def apply_outcome(
         return outcome, None
     if outcome.verification is None:
         return outcome, None
-    _note_verification(context, connection, operation.checkpoint_id, outcome.verification)
+    _note_verification(
+        context, connection, checkpoint_id=operation.checkpoint_id, found=outcome.verification
+    )
     return outcome, outcome.verification.ok
 
 
 def _enter_recovered(
     context: Context,
     connection: Connection,
+    *,
     operation: Operation,
     texts: tuple[str, ...],
-    *,
     measure: Measure,
 ) -> None:
     """Store the commits that a recovery found; the job is locked if it still exists."""
@@ -232,8 +236,8 @@ def _enter_recovered(
     record_commits(
         context,
         connection,
-        attempt_id,
-        found,
+        attempt_id=attempt_id,
+        manifests=found,
         actor=RECOVERY,
         measure=measure,
         found_by=operation.node,
@@ -241,7 +245,7 @@ def _enter_recovered(
 
 
 def _note_verification(
-    context: Context, connection: Connection, checkpoint_id: str, found: Verification
+    context: Context, connection: Connection, *, checkpoint_id: str, found: Verification
 ) -> None:
     """Store a verification; a successful scrub keeps the record of the last load of all tensors."""
     before = connection.scalar(

@@ -107,9 +107,9 @@ def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
 def apply_retention(
     context: Context,
     connection: Connection,
+    *,
     job_id: str,
     section: CheckpointSection,
-    *,
     measure: Measure,
 ) -> None:
     """Queue the deletion of the checkpoints that a job's settings no longer keep.
@@ -159,7 +159,7 @@ def apply_retention(
         reason += f", keep_best_k={section.keep_best_k} by {metric}"
     for candidate in going:
         row = held[candidate.id]
-        _remove(context, connection, job, row, actor=RETENTION, reason=reason)
+        _remove(context, connection, job=job, checkpoint=row, actor=RETENTION, reason=reason)
 
 
 def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
@@ -177,7 +177,7 @@ def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
             reason = violated_guard(connection, job, checkpoint)
             if reason is not None:
                 raise ConflictError(reason)
-        return _remove(context, connection, job, checkpoint, actor=actor, reason="")
+        return _remove(context, connection, job=job, checkpoint=checkpoint, actor=actor, reason="")
 
 
 def remove_with_job(
@@ -219,9 +219,9 @@ def remove_with_job(
 def _remove(
     context: Context,
     connection: Connection,
+    *,
     job: JobHead,
     checkpoint: CheckpointHead,
-    *,
     actor: Actor,
     reason: str,
 ) -> str:

@@ -31,16 +31,23 @@ def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
-        return queue_on(context, connection, job, checkpoint, OperationKind.VERIFY, actor=actor)
+        return queue_on(
+            context,
+            connection,
+            job=job,
+            checkpoint=checkpoint,
+            kind=OperationKind.VERIFY,
+            actor=actor,
+        )
 
 
 def queue_on(
     context: Context,
     connection: Connection,
+    *,
     job: JobHead,
     checkpoint: CheckpointHead,
     kind: OperationKind,
-    *,
     actor: Actor,
     reason: str = "",
     **wanted: ExportTask | SampleTask,
@@ -111,7 +118,9 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
-        wanted = _export_task(context, submitted_spec(connection, job.id), checkpoint, request)
+        wanted = _export_task(
+            context, submitted_spec(connection, job.id), checkpoint=checkpoint, request=request
+        )
         # Two jobs may export to one folder: their own locks would not exclude each other.
         context.database.lock_events(connection)
         for other in open_operations(connection, {OperationKind.EXPORT}):
@@ -123,7 +132,14 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
                 )
         kind, reason = OperationKind.EXPORT, f"as {wanted.dtype} to {wanted.place}"
         return queue_on(
-            context, connection, job, checkpoint, kind, actor=actor, reason=reason, export=wanted
+            context,
+            connection,
+            job=job,
+            checkpoint=checkpoint,
+            kind=kind,
+            actor=actor,
+            reason=reason,
+            export=wanted,
         )
 
 
@@ -147,12 +163,19 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
         wanted = SampleTask(spec=spec, **request.model_dump())
         kind, reason = OperationKind.SAMPLE, f"{request.max_tokens} tokens"
         return queue_on(
-            context, connection, job, checkpoint, kind, actor=actor, reason=reason, sample=wanted
+            context,
+            connection,
+            job=job,
+            checkpoint=checkpoint,
+            kind=kind,
+            actor=actor,
+            reason=reason,
+            sample=wanted,
         )
 
 
 def _export_task(
-    context: Context, spec: JobSpec, checkpoint: Checkpoint, request: ExportRequest
+    context: Context, spec: JobSpec, *, checkpoint: Checkpoint, request: ExportRequest
 ) -> ExportTask:
     """Return the task of a request, with the defaults of the checkpoint."""
     _refuse_program(checkpoint, spec)

@@ -96,7 +96,9 @@ def preview(
         InvalidRequestError: the new job cannot run here, or not from this checkpoint.
     """
     with context.database.read() as connection:
-        return _preview(_prepare(context, connection, checkpoint_id, request, actor))
+        return _preview(
+            _prepare(context, connection, checkpoint_id=checkpoint_id, request=request, actor=actor)
+        )
 
 
 def fork(
@@ -131,13 +133,21 @@ def fork(
             )
             if earlier is not None:
                 with suppress(RefusalError):
-                    prepared = _prepare(context, connection, checkpoint_id, request, actor)
+                    prepared = _prepare(
+                        context,
+                        connection,
+                        checkpoint_id=checkpoint_id,
+                        request=request,
+                        actor=actor,
+                    )
                     return _preview(prepared), earlier
                 return None, earlier
         _source(connection, checkpoint_id)
         # Its retention might delete the checkpoint.
         lock_job(connection, split_checkpoint_id(checkpoint_id)[0])
-        prepared = _prepare(context, connection, checkpoint_id, request, actor)
+        prepared = _prepare(
+            context, connection, checkpoint_id=checkpoint_id, request=request, actor=actor
+        )
         ancestor = Ancestor(
             checkpoint_id=checkpoint_id,
             parts=prepared.parts,
@@ -167,6 +177,7 @@ def _has_env(patch: object, env: Mapping[str, str]) -> bool:
 def _prepare(
     context: Context,
     connection: Connection,
+    *,
     checkpoint_id: str,
     request: ForkRequest,
     actor: Actor,
@@ -177,7 +188,7 @@ def _prepare(
             f"{checkpoint_id} was saved by a program (program.command): submit a new job that "
             "reads its folder"
         )
-    env = _env(context, source, request, actor)
+    env = _env(context, source, request=request, actor=actor)
     spec = _changed(source.spec.model_copy(update={"env": env}), source.name, request)
     try:
         check_spec(context, spec)
@@ -199,7 +210,7 @@ def _prepare(
 
 
 def _env(
-    context: Context, source: ForkSource, request: ForkRequest, actor: Actor
+    context: Context, source: ForkSource, *, request: ForkRequest, actor: Actor
 ) -> Mapping[str, str]:
     """Return the environment that the fork takes over, without another person's masked values.
 

@@ -84,13 +84,17 @@ def plan_next_attempt(
         size = _agreed_world_size(request) or baseline.layout.world_size
         return _next_of_program(baseline, changed, size, slots=slots)
     # The layout first: the micro-batch size and the options of some axes depend on it.
-    layout = _layout(baseline, request, changed, _agreed_world_size(request))
+    layout = _layout(baseline, request, spec=changed, world_size=_agreed_world_size(request))
     effective = changed.model_copy(
         update={
             "parallelism": _parallelism(changed, layout, baseline),
             "resources": changed.resources.model_copy(update={"world_size": layout.world_size}),
             "training": changed.training.model_copy(
-                update={"micro_batch_size": _micro_batch_size(changed, request, layout, baseline)}
+                update={
+                    "micro_batch_size": _micro_batch_size(
+                        changed, request, layout=layout, baseline=baseline
+                    )
+                }
             ),
         }
     )
@@ -175,7 +179,7 @@ def _agreed(field: str, outer: int | None, inner: int | None, *, pointer: str) -
 
 
 def _layout(
-    baseline: Baseline, request: ResumeRequest, spec: JobSpec, world_size: int | None
+    baseline: Baseline, request: ResumeRequest, *, spec: JobSpec, world_size: int | None
 ) -> Layout:
     section = request.overrides.parallelism
     if section is not None:
@@ -219,7 +223,7 @@ def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> Paralleli
 
 
 def _micro_batch_size(
-    spec: JobSpec, request: ResumeRequest, layout: Layout, baseline: Baseline
+    spec: JobSpec, request: ResumeRequest, *, layout: Layout, baseline: Baseline
 ) -> int:
     """Return the requested size, else the old one, or a smaller one if that is better.
 

@@ -83,7 +83,7 @@ def job_view(context: Context, job_id: str) -> JobView:
             raise NotFoundError(f"no job has the id {job_id!r}")
         newest = {"of_job": job_id, "of_number": job.attempt}
         rows = Attempt.all(connection, _ATTEMPT, newest) if job.attempt else ()
-        views = attempt_views(connection, job_id, job.spec, rows)
+        views = attempt_views(connection, job_id, spec=job.spec, rows=rows)
         imported = None if job.imported_from is None else read_import(connection, job_id)
         current = views[0] if views else None
         of_attempts = {
@@ -160,7 +160,7 @@ def list_attempts(
     if before is not None:
         query = query.where(attempts.c.number < before)
     rows = Attempt.all(connection, query.order_by(attempts.c.number.desc()).limit(limit))
-    return attempt_views(connection, job_id, spec, rows)
+    return attempt_views(connection, job_id, spec=spec, rows=rows)
 
 
 def list_events(

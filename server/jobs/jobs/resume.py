@@ -118,7 +118,7 @@ def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePrev
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     with context.database.read() as connection:
-        return _preview(_prepare(context, connection, job_id, request))
+        return _preview(_prepare(context, connection, job_id=job_id, request=request))
 
 
 def resume(
@@ -155,7 +155,7 @@ def resume(
         lock_job(connection, job_id)  # before the read: the state must not change until the commit
         if running is not None:
             _check_runs(connection, job_id, running)
-        prepared = _prepare(context, connection, job_id, request)
+        prepared = _prepare(context, connection, job_id=job_id, request=request)
         runs = prepared.job.state == JobState.RUNNING
         pending = PendingLaunch(
             cause=AttemptCause.RESIZE if runs else AttemptCause.RESUME,
@@ -174,7 +174,9 @@ def resume(
             _record(context, connection, prepared, actor=actor)
             why = f"resize to {prepared.next.plan.name}"
             stop, job = DesiredState.STOP, prepared.job
-            end_running(context, connection, job, stop, actor=actor, reason=why, pending=pending)
+            end_running(
+                context, connection, job=job, desired=stop, actor=actor, reason=why, pending=pending
+            )
         else:  # from here on it is placed like a submission
             queued = _queued(context, prepared, pending)
             _record(context, connection, prepared, queued, actor=actor)
@@ -182,7 +184,7 @@ def resume(
 
 
 def _prepare(
-    context: Context, connection: Connection, job_id: str, request: ResumeRequest
+    context: Context, connection: Connection, *, job_id: str, request: ResumeRequest
 ) -> PreparedResume:
     """Check a request, and return its resume; nothing is stored."""
     job = job_row(connection, job_id)

@@ -52,7 +52,7 @@ def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
         job = _locked(connection, job_id)
         if job.state == JobState.STOPPING and job.desired == DesiredState.CANCEL:
             raise ConflictError(f"{job.name} is being cancelled")
-        _end(context, connection, job, DesiredState.STOP, actor=actor, reason=reason)
+        _end(context, connection, job=job, desired=DesiredState.STOP, actor=actor, reason=reason)
 
 
 def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
@@ -65,7 +65,15 @@ def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
     with context.database.write() as connection:
         job = _locked(connection, job_id)
         lost = _lost(connection, job)
-        _end(context, connection, job, DesiredState.CANCEL, actor=actor, reason=reason, lost=lost)
+        _end(
+            context,
+            connection,
+            job=job,
+            desired=DesiredState.CANCEL,
+            actor=actor,
+            reason=reason,
+            lost=lost,
+        )
         return lost
 
 
@@ -168,9 +176,9 @@ def add_request(context: Context, job_id: str, request: Request) -> str:
 def end_running(
     context: Context,
     connection: Connection,
+    *,
     job: Job,
     desired: DesiredState,
-    *,
     actor: Actor,
     reason: str,
     lost: str | None = None,
@@ -186,7 +194,16 @@ def end_running(
     else:
         moves = [job_to(job.id, JobState.STOPPING, **values)]
     launch = newest_launch(connection, job.id)
-    order(context, connection, launch, desired, actor=actor, reason=reason, moves=moves, lost=lost)
+    order(
+        context,
+        connection,
+        launch=launch,
+        desired=desired,
+        actor=actor,
+        reason=reason,
+        moves=moves,
+        lost=lost,
+    )
 
 
 def _locked(connection: Connection, job_id: str) -> Job:
@@ -197,9 +214,9 @@ def _locked(connection: Connection, job_id: str) -> Job:
 def _end(
     context: Context,
     connection: Connection,
+    *,
     job: Job,
     desired: DesiredState,
-    *,
     actor: Actor,
     reason: str,
     lost: str | None = None,
@@ -216,7 +233,9 @@ def _end(
         return
     again = job.state == JobState.STOPPING and job.desired == desired and job.stored_pending is None
     if not again:
-        end_running(context, connection, job, desired, actor=actor, reason=reason, lost=lost)
+        end_running(
+            context, connection, job=job, desired=desired, actor=actor, reason=reason, lost=lost
+        )
 
 
 def _lost(connection: Connection, job: Job) -> str:

@@ -126,7 +126,9 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     with context.database.write() as connection:
         # In the order of the keys: two transactions with the same keys never wait crosswise.
         for place in sorted(new, key=lambda place: submissions[place].key or ()):
-            earlier = _earlier(context, connection, submissions[place], new[place].id)
+            earlier = _earlier(
+                context, connection, submission=submissions[place], job_id=new[place].id
+            )
             if earlier is not None:
                 found[place] = earlier
                 del new[place]
@@ -140,7 +142,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
 
 
 def _earlier(
-    context: Context, connection: Connection, submission: SubmittedSpec, job_id: str
+    context: Context, connection: Connection, *, submission: SubmittedSpec, job_id: str
 ) -> Job | None:
     """Return the earlier job with the submission's key; None if `job_id` has reserved the key."""
     spec, key = submission.spec, submission.idempotency_key
@@ -167,10 +169,10 @@ def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJ
     if not new:
         return []
     rows = [_row(context, each) for each in new]
-    insert_rows(connection, rows, {each.id: each.spec for each in new})
+    insert_rows(connection, rows, specs={each.id: each.spec for each in new})
     packed = [(each.spec.pack, each.id) for each in new if each.spec.pack is not None]
     for pack, job_id in sorted(packed):  # in the order of the packs, whose rows are locked
-        name_pack(context, connection, job_id, pack)
+        name_pack(context, connection, job_id=job_id, digest=pack)
     append_events(context, connection, [_submitted(each) for each in new], touched=True)
     return [inserted(Job, row) for row in rows]
 
@@ -178,6 +180,7 @@ def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJ
 def insert_rows(
     connection: Connection,
     rows: Sequence[Mapping[str, Any]],
+    *,
     specs: Mapping[str, JobSpec],
     run: ImportedRun | None = None,
 ) -> None:

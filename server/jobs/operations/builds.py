@@ -19,7 +19,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def queue_build(
-    context: Context, connection: Connection, job: JobHead, spec: JobSpec, failure: Failure
+    context: Context, connection: Connection, *, job: JobHead, spec: JobSpec, failure: Failure
 ) -> None:
     """Queue the build that a failure names, on the storage of the node that reported it.
 

@@ -36,8 +36,8 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
         end_operation(
             context,
             connection,
-            operation,
-            OperationState.CANCELLED,
+            operation=operation,
+            state=OperationState.CANCELLED,
             message=f"taken back by {actor.name}",
             actor=actor,
         )

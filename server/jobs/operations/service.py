@@ -129,16 +129,21 @@ def cancel_looks(
     message = "the checkpoint is to be deleted"
     for found in open_operations(connection, LOOKS, where):
         end_operation(
-            context, connection, found, OperationState.CANCELLED, message=message, actor=actor
+            context,
+            connection,
+            operation=found,
+            state=OperationState.CANCELLED,
+            message=message,
+            actor=actor,
         )
 
 
 def end_operation(
     context: Context,
     connection: Connection,
+    *,
     operation: OperationHead,
     state: OperationState,
-    *,
     message: str,
     actor: Actor,
     ok: bool | None = None,
@@ -160,11 +165,16 @@ def end_operation(
     ended = operation_to(operation.id, state, ended_at=context.now(), **values)
     move(context, connection, event, ended)
     if operation.kind == OperationKind.BUILD and state != OperationState.SUCCEEDED:
-        end_waiting_job(context, connection, operation, f"{describe(operation)} {state}: {message}")
+        end_waiting_job(
+            context,
+            connection,
+            build=operation,
+            message=f"{describe(operation)} {state}: {message}",
+        )
 
 
 def repeat_later(
-    context: Context, connection: Connection, operation: OperationHead, reason: str
+    context: Context, connection: Connection, *, operation: OperationHead, reason: str
 ) -> None:
     """Queue a failed operation again, after a growing pause.
 
@@ -279,13 +289,13 @@ def report_operation(
         if report.outcome is not None:
             outcome, ok = apply(context, connection, operation, report.outcome)
             if outcome.outcome == "failed" and operation.kind in REPEATED:
-                repeat_later(context, connection, operation, outcome.message)
+                repeat_later(context, connection, operation=operation, reason=outcome.message)
                 return OperationReportReply(ended=True)
             end_operation(
                 context,
                 connection,
-                operation,
-                OperationState(outcome.outcome),
+                operation=operation,
+                state=OperationState(outcome.outcome),
                 message=outcome.message,
                 actor=Actor(report.node),
                 ok=ok,
@@ -298,7 +308,9 @@ def report_operation(
         connection.execute(update(operations).where(mine).values(**renewal, progress=progress))
         if progress is not None and progress != operation.progress:
             event = OperationProgressed(**identity(operation), progress=progress)
-            notify(context, connection, Subject(operation.job_id, node=report.node), event)
+            notify(
+                context, connection, subject=Subject(operation.job_id, node=report.node), data=event
+            )
     return OperationReportReply(ended=False)
 
 

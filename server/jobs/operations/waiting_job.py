@@ -18,7 +18,7 @@ REMEDY = "Mend what the message names, then resume; a lock in a pack needs a new
 
 
 def end_waiting_job(
-    context: Context, connection: Connection, build: OperationHead, message: str
+    context: Context, connection: Connection, *, build: OperationHead, message: str
 ) -> None:
     """Fail the job of a build unless it has left the queue; the job is locked.
 

@@ -135,7 +135,7 @@ def check_pack(connection: Connection, digest: str) -> None:
         raise _unknown(digest)
 
 
-def name_pack(context: Context, connection: Connection, job_id: str, digest: str) -> None:
+def name_pack(context: Context, connection: Connection, *, job_id: str, digest: str) -> None:
     """Record that a job names a pack; the pack is kept as long as the job.
 
     Raises:

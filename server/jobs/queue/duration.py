@@ -253,7 +253,7 @@ def _of_own_attempts(
         former[attempt.job_id].append(attempt)
     newest = newest_of_jobs(connection, [job_id for job_id, found in former.items() if found])
     return {
-        each.id: _of_again(connection, each, former[each.id], newest.get(each.id))
+        each.id: _of_again(connection, each, former=former[each.id], newest=newest.get(each.id))
         for each in queued
     }
 
@@ -261,6 +261,7 @@ def _of_own_attempts(
 def _of_again(
     connection: Connection,
     queued: QueuedLaunch,
+    *,
     former: Sequence[_Former],
     newest: ParentCheckpoint | None,
 ) -> Duration | None:

@@ -281,7 +281,7 @@ def take_out(
             )
         )
         if taken.rowcount and all(data["reason"] != reason for data in told):
-            notify(context, connection, Subject(job_id), WaitingNotice(reason=reason))
+            notify(context, connection, subject=Subject(job_id), data=WaitingNotice(reason=reason))
 
 
 def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:

@@ -68,7 +68,7 @@ def with_late_rank(
     if found is None:
         return failure
     late, group = found
-    message = _in_words(late, group, positions, nodes)
+    message = _in_words(late, group, positions=positions, nodes=nodes)
     # A rank that did not answer has a position without a step.
     step = positions[late[0]].step if late[0] in positions else None
     return replace(
@@ -137,6 +137,7 @@ def _members(ranges: Sequence[RankRange], world_size: int) -> Set[int]:
 def _in_words(
     late: Sequence[int],
     group: _Group,
+    *,
     positions: Mapping[int, RankPosition],
     nodes: Mapping[int, str],
 ) -> str:

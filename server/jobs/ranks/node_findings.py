@@ -37,7 +37,7 @@ def forget_check(connection: Connection, attempt_id: str) -> None:
 
 
 def withhold_slots(
-    connection: Connection, node: str, slots: Collection[int], unusable: Mapping[str, str]
+    connection: Connection, node: str, *, slots: Collection[int], unusable: Mapping[str, str]
 ) -> None:
     """Withhold slots with devices that a launch found unusable, until a sample shows them usable.
 

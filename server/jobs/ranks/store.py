@@ -88,7 +88,7 @@ def places_of(connection: Connection, attempt_id: str) -> Sequence[tuple[str, in
 
 
 def record_found(
-    context: Context, connection: Connection, attempt_id: str, found: StragglerFound
+    context: Context, connection: Connection, *, attempt_id: str, found: StragglerFound
 ) -> None:
     """Store a straggler with a known node and slot; a repeat of the event changes nothing."""
     row = {
@@ -105,7 +105,7 @@ def record_found(
     insert_or_replace(connection, stragglers, [row])
 
 
-def record_gone(context: Context, connection: Connection, attempt_id: str, rank: int) -> None:
+def record_gone(context: Context, connection: Connection, *, attempt_id: str, rank: int) -> None:
     """End the straggler row of a rank, if it has one."""
     connection.execute(
         update(stragglers)

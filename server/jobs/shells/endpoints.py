@@ -109,7 +109,9 @@ def put_input(
     body: Annotated[ShellInput, Depends(JsonBody(ShellInput))],
 ) -> Response:
     """Store input for a command."""
-    return reply(service.store_input(context, job_id, shell_id, body, actor=principal.actor))
+    return reply(
+        service.store_input(context, job_id, shell_id=shell_id, given=body, actor=principal.actor)
+    )
 
 
 @router.post(
@@ -134,7 +136,7 @@ def report_output(
     body: Annotated[ShellOutputMessage, Depends(JsonBody(ShellOutputMessage))],
 ) -> Response:
     """Store output of a command once."""
-    return reply(worker_api.store_output(context, share, shell_id, body))
+    return reply(worker_api.store_output(context, share, shell_id=shell_id, message=body))
 
 
 @worker_router.post(
@@ -151,7 +153,7 @@ async def poll_input(
     """Return input as soon as there is some, the command is over, or the wait is over."""
     with WAITS.turn(share.attempt_id) as may_wait:
         found = await _first(
-            lambda: worker_api.read_input(context, share, shell_id, body),
+            lambda: worker_api.read_input(context, share, shell_id=shell_id, request=body),
             lambda answer: worker_api.is_news(answer, body),
             seconds=body.wait_seconds if may_wait else 0.0,
         )

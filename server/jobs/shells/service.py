@@ -70,7 +70,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         if launch.job.state != JobState.RUNNING:
             raise ConflictError(f"{launch.job.name} is {launch.job.state}, not running")
         node = _node(request, launch.nodes)
-        _refuse_another(context, connection, launch.attempt.id, actor)
+        _refuse_another(context, connection, attempt_id=launch.attempt.id, actor=actor)
         taint = update(attempts).where(attempts.c.id == launch.attempt.id).values(tainted=True)
         connection.execute(taint)
         row: dict[str, Any] = {
@@ -140,7 +140,7 @@ def _refuse_others(job: Job, actor: Actor) -> None:
 
 
 def _refuse_another(
-    context: Context, connection: Connection, attempt_id: str, actor: Actor
+    context: Context, connection: Connection, *, attempt_id: str, actor: Actor
 ) -> None:
     recent = shells.c.client_at > context.now() - timedelta(minutes=1)
     goes_on = shells.c.ended_at.is_(None) & recent & shells.c.closed.is_(False)
@@ -184,7 +184,7 @@ def read_output(
 
 
 def store_input(
-    context: Context, job_id: str, shell_id: str, given: ShellInput, *, actor: Actor
+    context: Context, job_id: str, *, shell_id: str, given: ShellInput, actor: Actor
 ) -> ShellInputStored:
     """Store input from an offset on, as far as there is room; known bytes are ignored.
 

@@ -49,7 +49,7 @@ def shell_orders(
 
 
 def store_output(
-    context: Context, share: ReportedShare, shell_id: str, message: ShellOutputMessage
+    context: Context, share: ReportedShare, *, shell_id: str, message: ShellOutputMessage
 ) -> ShellOutputReply:
     """Store output, as far as there is room, and the end if reported; known bytes are ignored.
 
@@ -78,7 +78,7 @@ def store_output(
         if values:
             connection.execute(update(shells).where(shells.c.id == shell_id).values(**values))
         if message.exit is not None:
-            _append_end(context, connection, share, shell, message)
+            _append_end(context, connection, share=share, shell=shell, message=message)
     wanted = message.exit is None and shell.over(now) is None
     return ShellOutputReply(stored=stored, wanted=wanted)
 
@@ -86,6 +86,7 @@ def store_output(
 def _append_end(
     context: Context,
     connection: Connection,
+    *,
     share: ReportedShare,
     shell: Shell,
     message: ShellOutputMessage,
@@ -108,7 +109,7 @@ def _append_end(
 
 
 def read_input(
-    context: Context, share: ReportedShare, shell_id: str, request: ShellInputRequest
+    context: Context, share: ReportedShare, *, shell_id: str, request: ShellInputRequest
 ) -> ShellInputReply:
     """Return input from an offset on; earlier input is dropped.
 

@@ -31,10 +31,10 @@ def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:
     for attempt_id, node in shares:
         turn = isolation.turn(attempt_id, f"attempt {attempt_id}")
         with turn, context.database.write() as connection:
-            _end_share(context, connection, attempt_id, node)
+            _end_share(context, connection, attempt_id=attempt_id, node=node)
 
 
-def _end_share(context: Context, connection: Connection, attempt_id: str, node: str) -> None:
+def _end_share(context: Context, connection: Connection, *, attempt_id: str, node: str) -> None:
     share = locked_share(connection, attempt_id, node)
     ends = (AttemptNodeState.ENDED, AttemptNodeState.SPARE)  # a spare has no process to end
     if share is None or share.state in ends:

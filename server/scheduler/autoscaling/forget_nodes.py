@@ -81,5 +81,7 @@ def note_lost(context: Context) -> int:
             shown = update(node_requests).where(node_requests.c.id == request.id, new)
             if connection.execute(shown.values(explanation=LOST)).rowcount:
                 what = f"request {request.id} of {request.source} is {LOST}"
-                source_changed(context, connection, request.source, what, actor=SCHEDULER)
+                source_changed(
+                    context, connection, name=request.source, message=what, actor=SCHEDULER
+                )
     return len(found)

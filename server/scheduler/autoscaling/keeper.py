@@ -98,6 +98,7 @@ class SupplyKeeper:
         self,
         context: Context,
         queue: SchedulingQueue,
+        *,
         over_quota: Callable[[], Collection[str]],
         send: Send,
     ) -> None:
@@ -163,7 +164,7 @@ class SupplyKeeper:
     def _plan(self, state: _Snapshot, now: datetime) -> SupplyPlan:
         held = {node for holding in state.capacity.holdings for node in holding.shares}
         open_now = [
-            self._as_open(each, state, held, now)
+            self._as_open(each, state, held=held, now=now)
             for each in state.requests
             if each.state != NodeRequestState.LEAVING and each.purpose == "nodes"
         ]
@@ -173,7 +174,9 @@ class SupplyKeeper:
             freed=_freed(state.capacity, now),
             requests=open_now,
             suppliers=[
-                _supplier(source, state.uses[name], state.waits.get(name, 0.0), state.roots)
+                _supplier(
+                    source, state.uses[name], wait=state.waits.get(name, 0.0), roots=state.roots
+                )
                 for name, source in state.sources.items()
                 if _may_be_asked(source, now)
             ],
@@ -189,7 +192,7 @@ class SupplyKeeper:
         return planned
 
     def _as_open(
-        self, request: NodeRequest, state: _Snapshot, held: Collection[str], now: datetime
+        self, request: NodeRequest, state: _Snapshot, *, held: Collection[str], now: datetime
     ) -> OpenNodeRequest:
         known = state.nodes.get(request.id, ())
         joined = [node for node in known if node.is_online]
@@ -248,8 +251,10 @@ class SupplyKeeper:
             waiting = (NodeRequestState.WANTED, NodeRequestState.PENDING)
             rest = [each for each in still if each.state in waiting]
             idle = [each for each in still if each not in rest]
-            withdraw(context, connection, idle, "idle", actor=SCHEDULER)
-            withdraw(context, connection, rest, "no queued job needs it", actor=SCHEDULER)
+            withdraw(context, connection, requests=idle, reason="idle", actor=SCHEDULER)
+            withdraw(
+                context, connection, requests=rest, reason="no queued job needs it", actor=SCHEDULER
+            )
             if source.paused_at is None:
                 store_requests(context, connection, source, asked, actor=SCHEDULER)
 
@@ -265,7 +270,9 @@ class SupplyKeeper:
                     continue
                 away = update(sources).where(sources.c.name == name)
                 connection.execute(away.values(is_away=True))
-                source_changed(context, connection, name, f"the provisioner of {name} is silent")
+                source_changed(
+                    context, connection, name=name, message=f"the provisioner of {name} is silent"
+                )
 
     # ---- calls -------------------------------------------------------------------------------
 
@@ -359,7 +366,7 @@ def _smallest(demand: Demand, world_size: int) -> Demand:
     return replace(demand, world_size=world_size, nodes=None, units=(), spare_nodes=0)
 
 
-def _supplier(source: StoredSource, use: Use, wait: float, roots: Mapping[str, str]) -> Supplier:
+def _supplier(source: StoredSource, use: Use, *, wait: float, roots: Mapping[str, str]) -> Supplier:
     left = use.left(source.limits)
     return Supplier(
         name=source.name,

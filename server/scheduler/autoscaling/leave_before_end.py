@@ -100,7 +100,9 @@ class LeaveKeeper:
                 leave(context, connection, rows, reason, actor=SCHEDULER)
             ids = [row.id for row in rows]
             running: Running = "move" if moves else "finish"
-            drain_nodes(context, connection, ids, reason, actor=SCHEDULER, running=running)
+            drain_nodes(
+                context, connection, requests=ids, reason=reason, actor=SCHEDULER, running=running
+            )
 
 
 def _time_left(ends_at: datetime | None, now: datetime, *, leave_seconds: float) -> timedelta:

@@ -204,7 +204,9 @@ class _Pool:
         self._coming: dict[str, Offer] = {}
         self._owner = {node: each.id for each in requests for node in each.joined}
         for each in requests:
-            for node in _virtual(each.id, each.shape, each.source, each.roots, each.coming):
+            for node in _virtual(
+                each.id, each.shape, source=each.source, roots=each.roots, count=each.coming
+            ):
                 self._coming[node.node] = node
                 self._owner[node.node] = each.id
 
@@ -273,7 +275,7 @@ def _fewest(
     for count in range(1, most + 1):
         if not supplier.takes(count):
             return None
-        nodes = list(_virtual(name, shape, supplier.name, supplier.roots, count))
+        nodes = list(_virtual(name, shape, source=supplier.name, roots=supplier.roots, count=count))
         found = pool.fit(demand, further=nodes)
         if found is not None:
             return nodes, found
@@ -281,7 +283,7 @@ def _fewest(
 
 
 def _virtual(
-    name: str, shape: NodeShape, source: str, roots: Mapping[str, str], count: int
+    name: str, shape: NodeShape, *, source: str, roots: Mapping[str, str], count: int
 ) -> Iterator[Offer]:
     """Yield coming nodes as offers."""
     for index in range(count):

@@ -134,11 +134,11 @@ class SizeFitter:
         values = {"pending": changed, "layout": layout, "world_size": size.world_size}
         of_job = jobs.c.id == job.id
         connection.execute(update(jobs).where(of_job).values(**values, demand=None, reason=None))
-        reason = _why(connection, job, pending, size.layout)
-        record_change(self._context, connection, job, size.layout, reason=reason)
+        reason = _why(connection, job, pending=pending, layout=size.layout)
+        record_change(self._context, connection, job=job, layout=size.layout, reason=reason)
 
 
-def _why(connection: Connection, job: Job, pending: PendingLaunch, layout: Layout) -> str:
+def _why(connection: Connection, job: Job, *, pending: PendingLaunch, layout: Layout) -> str:
     """Return why a waiting job changes its size: the loss of a node, else the free slots."""
     attempt = newest_attempt(connection, job)
     failure = attempt.failure if attempt is not None else None

@@ -144,7 +144,7 @@ class NodeWatch:
                     self._warned[node] = repeated[-1].attempt_id
                     logger.warning("%s: %s; it is the last of its kind", node, in_words(repeated))
                 return False
-            cordon_by_server(context, connection, node, [in_words(repeated)])
+            cordon_by_server(context, connection, name=node, reasons=[in_words(repeated)])
             return True
 
 

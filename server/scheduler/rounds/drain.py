@@ -54,7 +54,14 @@ def run_drain(context: Context, isolation: Isolation) -> int:
             actor, because = Actor(row.name), f"{row.name} is about to go: {row.notice}"
         else:
             actor, because = Actor(row.drain.by), f"{row.name} was drained by {row.drain.by}"
-        _order(context, isolation, row.attempt_id, row.job_id, actor=actor, because=because)
+        _order(
+            context,
+            isolation,
+            attempt_id=row.attempt_id,
+            job_id=row.job_id,
+            actor=actor,
+            because=because,
+        )
     return len(leaving)
 
 
@@ -88,7 +95,14 @@ def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = re
         ).all()
     for row in rows:
         because = used_up[row.project]
-        _order(context, isolation, row.id, row.job_id, actor=SCHEDULER, because=because)
+        _order(
+            context,
+            isolation,
+            attempt_id=row.id,
+            job_id=row.job_id,
+            actor=SCHEDULER,
+            because=because,
+        )
     return len(rows)
 
 
@@ -111,16 +125,23 @@ def run_bounds(context: Context, isolation: Isolation) -> int:
     for row in rows:
         seconds = (row.runs_until - row.created_at).total_seconds()
         because = f"its max_runtime_seconds={seconds:g} are over"
-        _order(context, isolation, row.id, row.job_id, actor=SCHEDULER, because=because)
+        _order(
+            context,
+            isolation,
+            attempt_id=row.id,
+            job_id=row.job_id,
+            actor=SCHEDULER,
+            because=because,
+        )
     return len(rows)
 
 
 def _order(
     context: Context,
     isolation: Isolation,
+    *,
     attempt_id: str,
     job_id: str,
-    *,
     actor: Actor,
     because: str,
 ) -> None:

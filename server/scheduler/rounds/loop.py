@@ -34,7 +34,7 @@ class Scheduler:
     """Rounds of periodic work, while this process leads."""
 
     def __init__(
-        self, context: Context, dispatcher: Dispatcher, leader: Leader, work_of: WorkOf
+        self, context: Context, dispatcher: Dispatcher, *, leader: Leader, work_of: WorkOf
     ) -> None:
         self._context = context
         self._dispatcher = dispatcher
@@ -97,7 +97,7 @@ def run(context: Context, work_of: WorkOf, *, broker_url: str) -> None:
     sender = CelerySender(broker_url)
     outbox = Outbox(sender, context.clock)
     try:
-        Scheduler(context, outbox, Leader(context.database), work_of).run(stop)
+        Scheduler(context, outbox, leader=Leader(context.database), work_of=work_of).run(stop)
     finally:
         outbox.close()
         sender.close()

@@ -199,14 +199,14 @@ class OperationKeeper:
                 return  # a report or the end came between the read and the lock
             reason = f"{row.node} has been silent for {context.settings.lease_seconds:g} s"
             if row.fence >= MAX_TRIES and row.kind in REPEATED:
-                repeat_later(context, connection, row, reason)
+                repeat_later(context, connection, operation=row, reason=reason)
                 return
             if row.fence >= MAX_TRIES:
                 end_operation(
                     context,
                     connection,
-                    row,
-                    OperationState.FAILED,
+                    operation=row,
+                    state=OperationState.FAILED,
                     message=f"{reason}; given up after {row.fence} tries",
                     actor=SCHEDULER,
                 )
@@ -256,7 +256,15 @@ class OperationKeeper:
             job, checkpoint = locked_to_stay(connection, checkpoint_id)
             reason = f"not looked at for {days:g} days"
             kind = OperationKind.SCRUB
-            queue_on(context, connection, job, checkpoint, kind, actor=SCRUBBING, reason=reason)
+            queue_on(
+                context,
+                connection,
+                job=job,
+                checkpoint=checkpoint,
+                kind=kind,
+                actor=SCRUBBING,
+                reason=reason,
+            )
 
 
 def _running_builds(connection: Connection) -> Sequence[UnclaimedOperation]:

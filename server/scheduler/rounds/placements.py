@@ -153,7 +153,7 @@ def place(
         _order_checks(context, connection, starts)
         put_off(context, connection, [(job.id, job.queued_at, why) for job, why in unreadable])
         for job, problems in refused:
-            _end_not_allowed(context, connection, job, problems)
+            _end_not_allowed(context, connection, job=job, problems=problems)
         if starts:
             _write(context, connection, starts)
     return [
@@ -173,7 +173,7 @@ def _write(context: Context, connection: Connection, starts: Sequence[_Start]) -
     shares = [share for start in starts for share in start.shares]
     connection.execute(insert(attempt_nodes), shares)
     changed, events = [start.job for start in starts], [start.event for start in starts]
-    move_jobs(context, connection, JobState.STARTING, changed, events)
+    move_jobs(context, connection, target=JobState.STARTING, rows=changed, events=events)
 
 
 def rendezvous_port(attempt_id: str) -> int:
@@ -229,7 +229,7 @@ def _slots(placement: Placement) -> set[tuple[str, int]]:
 
 
 def _end_not_allowed(
-    context: Context, connection: Connection, job: LaunchedJob, problems: Sequence[Problem]
+    context: Context, connection: Connection, *, job: LaunchedJob, problems: Sequence[Problem]
 ) -> None:
     release_kept(context, connection, job)
     reason = FailureReason.NOT_ALLOWED
@@ -273,7 +273,9 @@ def _start(
     parent = parent_of_launch(
         connection, job.id, pending, forked_from=job.forked_from, newest=newest
     )
-    windows = windows_left_out(connection, pending, parent.id, former.windows.get(job.id, ()))
+    windows = windows_left_out(
+        connection, pending, checkpoint_id=parent.id, previous=former.windows.get(job.id, ())
+    )
     first = offers[placement.allocation[0].node]
     ranks = placement.allocation[: spec.resources.nodes]
     spares = placement.allocation[len(ranks) :]

@@ -224,7 +224,7 @@ class Reconciler:
             if row is None or row.lost_at is not None:
                 return  # a report or the end came between the read and the lock
             failure = _lost(share, silence)
-            lose_node(context, connection, attempt_id, failure, actor=SCHEDULER)
+            lose_node(context, connection, attempt_id=attempt_id, failure=failure, actor=SCHEDULER)
 
     def _end_lost(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context
@@ -282,7 +282,7 @@ class Reconciler:
         due = [
             (share.attempt_id, share.node)
             for share, sent_at in waiting
-            if not self._is_before(share.node, sent_at, reached, now)
+            if not self._is_before(share.node, sent_at, reached=reached, now=now)
         ]
         if not due:
             return
@@ -310,7 +310,7 @@ class Reconciler:
             return {node: sent_at for node, sent_at in connection.execute(query) if sent_at}
 
     def _is_before(
-        self, node: str, sent_at: datetime, reached: Mapping[str, datetime], now: datetime
+        self, node: str, sent_at: datetime, *, reached: Mapping[str, datetime], now: datetime
     ) -> bool:
         """Return whether a node still works through messages sent before this one.
 

@@ -80,7 +80,7 @@ _LISTED = ListedArtifact.select().outerjoin(
 
 
 def store_artifacts(
-    context: Context, connection: Connection, share: ReportedShare, lines: Sequence[ArtifactLine]
+    context: Context, connection: Connection, *, share: ReportedShare, lines: Sequence[ArtifactLine]
 ) -> StoredArtifacts:
     """Store the artifacts that a supervisor names, whose content the server has.
 

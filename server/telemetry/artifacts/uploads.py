@@ -68,7 +68,7 @@ def store_block(
     with context.database.write() as connection:
         found = _find(connection, share.job_id, digest)
         if found is None:
-            refused = _begin(context, connection, share.job_id, digest, size)
+            refused = _begin(context, connection, job_id=share.job_id, digest=digest, size=size)
             if refused is not None:
                 return UploadReply(stored=0, refused=refused)
             found = _find(connection, share.job_id, digest)
@@ -78,10 +78,10 @@ def store_block(
         if found.complete:
             _touch(context, connection, found.id)  # a report names it soon
             return UploadReply(stored=size)
-        stored = _grow(context, connection, found, offset, block)
+        stored = _grow(context, connection, found=found, offset=offset, block=block)
         if stored < size:
             return UploadReply(stored=stored)
-    return _complete(context, found.id, digest, size)
+    return _complete(context, found.id, digest=digest, size=size)
 
 
 def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
@@ -92,7 +92,7 @@ def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
 
 
 def _begin(
-    context: Context, connection: Connection, job_id: str, digest: str, size: int
+    context: Context, connection: Connection, *, job_id: str, digest: str, size: int
 ) -> DropReason | None:
     """Insert a content without bytes, unless there is one; return why there is no room for it.
 
@@ -133,7 +133,7 @@ def _touch(context: Context, connection: Connection, content_id: str) -> None:
 
 
 def _grow(
-    context: Context, connection: Connection, found: Content, offset: int, block: bytes
+    context: Context, connection: Connection, *, found: Content, offset: int, block: bytes
 ) -> int:
     """Store a block if it is the next one; return the bytes from which the upload continues."""
     if offset != found.stored or found.stored == found.size:
@@ -151,7 +151,7 @@ def _grow(
     return stored
 
 
-def _complete(context: Context, content_id: str, digest: str, size: int) -> UploadReply:
+def _complete(context: Context, content_id: str, *, digest: str, size: int) -> UploadReply:
     """Compare the digest of all blocks; what has another one is released."""
     sha256, first = hashlib.sha256(), b""
     for block in context.database.blocks(artifact_blocks, content_id):

@@ -120,8 +120,8 @@ class CalibrationKeeper:
                 else measured_run(
                     spec,
                     row.layout,
-                    place.node,
-                    _values(connection, row.id, place.node.device),
+                    node=place.node,
+                    values=_values(connection, row.id, place.node.device),
                     most_bytes=place.most,
                 )
             )
@@ -135,9 +135,9 @@ class CalibrationKeeper:
 def measured_run(
     spec: JobSpec,
     layout: Layout,
+    *,
     node: NodeKind,
     values: Mapping[str, Values],
-    *,
     most_bytes: float,
 ) -> MeasuredRun | None:
     """Return what the records of an attempt measure; None with too few steps.
@@ -172,7 +172,7 @@ def measured_run(
 def _run(spec: JobSpec, layout: Layout, node: NodeKind, **measured: Any) -> MeasuredRun:
     partition = spec.batch_partition(layout)
     return MeasuredRun(
-        work=step_work(spec, layout, partition, node),
+        work=step_work(spec, layout, partition=partition, node=node),
         memory=estimate_memory(spec, layout, partition),
         **measured,
     )

@@ -177,7 +177,7 @@ def ledger_of(
         untimed: numbers of the attempts that reported steps without the time of any: where their
             start-up ended has no source.
     """
-    walk = _Walk(start, max(start, end), trainings, untimed)
+    walk = _Walk(start, max(start, end), trainings=trainings, untimed=untimed)
     for mark in marks:
         walk.take(mark)
     return walk.finish()
@@ -185,7 +185,7 @@ def ledger_of(
 
 class _Walk:
     def __init__(
-        self, start: int, end: int, trainings: Mapping[int, Training], untimed: Collection[int]
+        self, start: int, end: int, *, trainings: Mapping[int, Training], untimed: Collection[int]
     ) -> None:
         self._now, self._end = start, end
         self._trainings, self._untimed = trainings, untimed
@@ -215,7 +215,7 @@ class _Walk:
             case _:
                 # A lost share of an attempt that has ended may report during the next one.
                 if self._open is not None and self._open.number == mark.attempt:
-                    _note(self._open, mark.kind, mark.node, at)
+                    _note(self._open, mark.kind, node=mark.node, at=at)
 
     def finish(self) -> Ledger:
         """Spend the rest of the time and return the ledger."""
@@ -270,7 +270,7 @@ class _Walk:
                 self._intervals.append(Interval(start, end, parts, attempt.number))
 
 
-def _note(attempt: _OpenAttempt, kind: EventKind, node: str | None, at: int) -> None:
+def _note(attempt: _OpenAttempt, kind: EventKind, *, node: str | None, at: int) -> None:
     match kind:
         case EventKind.UNREACHABLE:
             attempt.misses(node, at)

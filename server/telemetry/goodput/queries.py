@@ -181,12 +181,14 @@ def _marks(connection: Connection, job_ids: Collection[str]) -> dict[str, list[M
     )
     found: dict[str, list[Mark]] = {job_id: [] for job_id in job_ids}
     for job_id, at, kind, attempt, node, data in connection.execute(query):
-        found[job_id].append(_mark(milliseconds(at), EventKind(kind), attempt, node, data))
+        found[job_id].append(
+            _mark(milliseconds(at), EventKind(kind), attempt=attempt, node=node, data=data)
+        )
     return found
 
 
 def _mark(
-    at: int, kind: EventKind, attempt: int | None, node: str | None, data: dict[str, Any]
+    at: int, kind: EventKind, *, attempt: int | None, node: str | None, data: dict[str, Any]
 ) -> Mark:
     # Not by the models of the data: an event of another version may have further fields.
     not_before, outcome = data.get("not_before"), data.get("outcome")

@@ -110,13 +110,16 @@ def unheld(
         steps[share.node] += ((share.since, share.slots), (share.until, -share.slots))
     found: ByDay = {}
     for node, own in changes.items():
-        _add_node(found, sorted(own, key=lambda each: each.since), steps[node], start, end)
+        _add_node(
+            found, sorted(own, key=lambda each: each.since), steps=steps[node], start=start, end=end
+        )
     return found
 
 
 def _add_node(
     found: ByDay,
     changes: Sequence[CapacityChange],
+    *,
     steps: Iterable[tuple[int, int]],
     start: int,
     end: int,

@@ -166,7 +166,7 @@ def _trainings(connection: Connection, recorded: Sequence[RecordedSteps]) -> dic
             for name in SPARSE
             if ids.get((one.attempt_id, name)) in durations
         }
-        trainings[one.attempt_id] = _training(one, step, data, sparse)
+        trainings[one.attempt_id] = _training(one, step, data=data, sparse=sparse)
     return trainings
 
 
@@ -179,7 +179,7 @@ def _series_ids(connection: Connection, attempt_ids: Sequence[str]) -> dict[tupl
 
 
 def _training(
-    one: RecordedSteps, step: StepSum, data: StepSum, sparse: Mapping[str, Values]
+    one: RecordedSteps, step: StepSum, *, data: StepSum, sparse: Mapping[str, Values]
 ) -> Training:
     compiled = _total(sparse.get(COMPILE), first=one.start_step + 1, last=one.until)
     kept = _milliseconds(step.kept)

@@ -67,9 +67,11 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
             return read_import(connection, known)
         job_id, attempt_id = context.new_id(), context.new_id()
         spec = _spec(request)
-        row = _job(context, job_id, spec, request, actor)
-        insert_rows(connection, [row], {job_id: spec}, request.run)
-        connection.execute(insert(attempts).values(_attempt(job_id, attempt_id, request, actor)))
+        row = _job(context, job_id, spec=spec, request=request, actor=actor)
+        insert_rows(connection, [row], specs={job_id: spec}, run=request.run)
+        connection.execute(
+            insert(attempts).values(_attempt(job_id, attempt_id, request=request, actor=actor))
+        )
         imported = {
             "job_id": job_id,
             "digest": request.run.digest,
@@ -121,7 +123,7 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
         attempt_id = _attempt_of(connection, job_id)
         left_out = store_points(connection, attempt_id, _points(batch))
         if left_out:
-            _append_dropped(context, connection, job_id, left_out)
+            _append_dropped(context, connection, job_id=job_id, left_out=left_out)
         own = imports.c.job_id == job_id
         connection.execute(update(imports).where(own).values(received=received))
         changed: dict[str, object] = {"reason": _incomplete(view.run, received)}
@@ -146,7 +148,7 @@ def _spec(request: ImportRequest) -> JobSpec:
 
 
 def _job(
-    context: Context, job_id: str, spec: JobSpec, request: ImportRequest, actor: Actor
+    context: Context, job_id: str, *, spec: JobSpec, request: ImportRequest, actor: Actor
 ) -> dict[str, object]:
     now, run = context.now(), request.run
     began, ended = _times(request)
@@ -180,7 +182,7 @@ def _job(
 
 
 def _attempt(
-    job_id: str, attempt_id: str, request: ImportRequest, actor: Actor
+    job_id: str, attempt_id: str, *, request: ImportRequest, actor: Actor
 ) -> dict[str, object]:
     began, ended = _times(request)
     return {
@@ -251,7 +253,7 @@ def _points(batch: ImportedPoints) -> dict[str, Points]:
 
 
 def _append_dropped(
-    context: Context, connection: Connection, job_id: str, left_out: Sequence[str]
+    context: Context, connection: Connection, *, job_id: str, left_out: Sequence[str]
 ) -> None:
     dropped = MetricsDropped(what="series", limit=MAX_SERIES, first=left_out[0])
     message = f"metrics are kept for {MAX_SERIES:,} series; {left_out[0]!r} and further ones are "

@@ -163,7 +163,7 @@ def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list
             if not waits and own.sent.share.attempt_id not in locked:
                 continue
             try:
-                found = _incoming(context, connection, own, shares)
+                found = _incoming(context, connection, parsed=own, shares=shares)
             except RefusalError as refusal:
                 answers[place] = refusal
                 continue
@@ -196,6 +196,7 @@ class _Parsed:
 def _incoming(
     context: Context,
     connection: Connection,
+    *,
     parsed: _Parsed,
     shares: Mapping[ShareKey, ReportedShare],
 ) -> IncomingReport:
@@ -295,7 +296,7 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
             output[attempt_id, rank] = output.get((attempt_id, rank), b"") + new
         if content.artifacts:
             incoming.artifacts = store_artifacts(
-                incoming.context, connection, incoming.share, content.artifacts
+                incoming.context, connection, share=incoming.share, lines=content.artifacts
             )
     left_out = _store_metrics(connection, metrics)
     logs = store_output(connection, output, quota=reports[0].context.settings.log_quota_bytes)
@@ -322,7 +323,7 @@ def _store_metrics(
         for place, record in enumerate(records):
             if isinstance(record, SeriesRestart):
                 above |= store_metrics(connection, {attempt_id: records[start:place]})
-                take_back(connection, attempt_id, record.names, record.step)
+                take_back(connection, attempt_id, names=record.names, step=record.step)
                 start = place + 1
         last[attempt_id] = records[start:] if start else records
     return above | dict(store_metrics(connection, last))

@@ -48,7 +48,12 @@ def apply_run_events(incoming: IncomingReport) -> None:
         match event:
             case Manifest() | ProgramManifest():
                 record_commits(
-                    context, connection, attempt_id, [event], actor=TRAINER, measure=measure
+                    context,
+                    connection,
+                    attempt_id=attempt_id,
+                    manifests=[event],
+                    actor=TRAINER,
+                    measure=measure,
                 )
             case SaveSettled():
                 if record_stall(connection, attempt_id, event):
@@ -79,11 +84,11 @@ def _apply_comparison(
         return
     node, slot = places[event.rank]
     if isinstance(event, StragglerGone):
-        record_gone(context, connection, attempt_id, event.rank)
+        record_gone(context, connection, attempt_id=attempt_id, rank=event.rank)
         message = f"rank {event.rank} on {node} is as fast as the others again"
     else:
         event = event.model_copy(update={"node": node, "slot": slot})
-        record_found(context, connection, attempt_id, event)
+        record_found(context, connection, attempt_id=attempt_id, found=event)
         message = straggler_words(event)
     incoming.append(event, message=message, subject=incoming.share.subject.on(node))
 

@@ -39,7 +39,7 @@ def withhold_unusable_slots(incoming: IncomingReport) -> None:
     """Withhold the slots whose devices a launch found unusable."""
     share, unusable = incoming.share, incoming.report.unusable
     if unusable:
-        withhold_slots(incoming.connection, share.node, share.slots, unusable)
+        withhold_slots(incoming.connection, share.node, slots=share.slots, unusable=unusable)
 
 
 def record_network_check(incoming: IncomingReport) -> None:

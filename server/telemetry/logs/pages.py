@@ -69,14 +69,19 @@ def page(
         known = {row.rank: row for row in RankLog.all(connection, query)}
         row = _known(known, rank)
         total = row.lines if row else 0
-        first = _first_stored(connection, attempt_id, rank, total)
+        first = _first_stored(connection, attempt_id, rank=rank, total=total)
         backwards = from_line is None or from_line < 0
         start = (
             max(total + (-limit if from_line is None else from_line), 0) if backwards else from_line
         )
         assert start is not None
         lines = _lines(
-            connection, attempt_id, rank, max(start, first), limit=limit, backwards=backwards
+            connection,
+            attempt_id,
+            rank=rank,
+            start=max(start, first),
+            limit=limit,
+            backwards=backwards,
         )
     return LogPage(
         attempt=number,
@@ -147,7 +152,7 @@ def _known(known: dict[int, RankLog], rank: int) -> RankLog | None:
     raise InvalidRequestError.at("query/rank", f"rank {rank} has no log; these have: {listed}")
 
 
-def _first_stored(connection: Connection, attempt_id: str, rank: int, total: int) -> int:
+def _first_stored(connection: Connection, attempt_id: str, *, rank: int, total: int) -> int:
     columns = log_blocks.c
     query = select(func.min(columns.first_line)).where(
         columns.attempt_id == attempt_id, columns.rank == rank
@@ -157,7 +162,7 @@ def _first_stored(connection: Connection, attempt_id: str, rank: int, total: int
 
 
 def _lines(
-    connection: Connection, attempt_id: str, rank: int, start: int, *, limit: int, backwards: bool
+    connection: Connection, attempt_id: str, *, rank: int, start: int, limit: int, backwards: bool
 ) -> list[LogLine]:
     """Return lines from `start` on, those nearest to it (`backwards`: to the end) when too many."""
     columns = log_blocks.c

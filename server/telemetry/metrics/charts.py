@@ -120,7 +120,7 @@ def chart(
     with context.database.read() as connection:
         keys = attempt_keys(connection, job_id, attempt)
         lineage = lineage_of(keys)
-        drawn = _curves(wanted, keys, lineage, attempt)
+        drawn = _curves(wanted, keys, lineage=lineage, attempt=attempt)
         limit = max(min(max_points, MAX_BUCKETS // max(len(drawn), 1)), 1)
         curves = draw(connection, drawn, first=first, last=last, limit=limit)
         return MetricsView(
@@ -146,7 +146,7 @@ def attempt_keys(connection: Connection, job_id: str, attempt: int | None) -> di
 
 
 def _curves(
-    names: Iterable[str], keys: dict[int, AttemptKey], lineage: Lineage, attempt: int | None
+    names: Iterable[str], keys: dict[int, AttemptKey], *, lineage: Lineage, attempt: int | None
 ) -> list[Curve]:
     if attempt is not None:
         segments = (own_steps(keys[attempt]),)
@@ -210,7 +210,7 @@ def draw(
     ]
     decoded = decode_in_turn(connection, keys)
     drawings = [
-        (stored.curve, _spans(stored, of_parts, decoded, limit))
+        (stored.curve, _spans(stored, of_parts, decoded=decoded, limit=limit))
         for stored, of_parts in zip(curves, split, strict=True)
     ]
     return [_view(curve, spans) for curve, spans in drawings if len(spans)]
@@ -263,6 +263,7 @@ def _to_decode(stored: _StoredCurve, limit: int) -> list[NDArray[np.bool_]]:
 def _spans(
     stored: _StoredCurve,
     split: Sequence[NDArray[np.bool_]],
+    *,
     decoded: Iterator[Points],
     limit: int,
 ) -> Spans:

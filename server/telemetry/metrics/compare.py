@@ -94,8 +94,8 @@ def compare(
             segments = lineage_of(attempts_of(connection, job_id)).segments
             own = [Curve(name, "lineage", segments) for name in drawn if name in known[job_id]]
             step_times = read_step_times(connection, segments, known[job_id])
-            step_times, stretch = step_times.sharpened(connection, axis, low, high)
-            curves = _curves(connection, own, step_times, stretch, limit=limit)
+            step_times, stretch = step_times.sharpened(connection, axis, low=low, high=high)
+            curves = _curves(connection, own, step_times=step_times, stretch=stretch, limit=limit)
             views.append(
                 ComparedJobView(
                     **asdict(rows[job_id]),
@@ -133,9 +133,9 @@ def _unknown(name: str, known: Collection[str]) -> str:
 def _curves(
     connection: Connection,
     drawn: Sequence[Curve],
+    *,
     step_times: StepTimes,
     stretch: Stretch,
-    *,
     limit: int,
 ) -> list[ComparedCurveView]:
     if stretch is None or not drawn:

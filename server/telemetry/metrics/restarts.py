@@ -15,7 +15,7 @@ SERIES_AT_ONCE = 100
 """Series that are read at once: their tails and the chunks that are cut hold 3,000 points each."""
 
 
-def take_back(connection: Connection, attempt_id: str, names: Sequence[str], step: int) -> None:
+def take_back(connection: Connection, attempt_id: str, *, names: Sequence[str], step: int) -> None:
     """Delete the points of some series of an attempt from a step on; their next ones follow.
 
     The transaction must be as that of `store_metrics`.

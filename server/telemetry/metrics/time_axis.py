@@ -87,7 +87,7 @@ class StepTimes:
         )
 
     def sharpened(
-        self, connection: Connection, axis: Axis, low: float, high: float
+        self, connection: Connection, axis: Axis, *, low: float, high: float
     ) -> tuple[StepTimes, Stretch]:
         """Return the steps of a stretch, and the times with the chunks decoded where it ends."""
         rough = self.steps_between(axis, low, high)

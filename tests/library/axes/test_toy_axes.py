@@ -126,7 +126,7 @@ dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
 mesh = build_mesh(layout, "cpu")
 with torch.device("meta"):
     model = build_model(spec)
-parallelize(model, mesh, spec, layout)
+parallelize(model, mesh, spec=spec, layout=layout)
 print(json.dumps({"mesh": dict(zip(mesh.mesh_dim_names, mesh.shape)), "applied": model.applied}))
 """
 

@@ -66,7 +66,9 @@ class Measured(NamedTuple):
         layout = Layout(**self.layout)
         batch, size = self.micro_batch_size * layout.dp, self.micro_batch_size
         (part,) = parts_of(spec, layout)
-        return WholeLogits(spec, layout, BatchPartition(batch, size, layout.dp), part).estimate()
+        return WholeLogits(
+            spec, layout, partition=BatchPartition(batch, size, layout.dp), part=part
+        ).estimate()
 
     @property
     def row(self) -> str:

@@ -149,7 +149,7 @@ def peak_of_a_step(spec: JobSpec, rounds: int) -> int:
     layout = spec.layout()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=layout.world_size)
     model: Any = build_model(spec)  # becomes an FSDPModule as well
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device="cpu")
         optimizer = build_optimizer(model, spec)

@@ -102,7 +102,7 @@ def test_the_bubble_is_that_of_the_schedule_played_out(
     schedule: PipelineSchedule, pp: int, stages_per_rank: int, microbatches: int
 ) -> None:
     shape = {"pp": pp, "stages_per_rank": stages_per_rank, "microbatches": microbatches}
-    time = play(actions_of(schedule, **shape), schedule, pp, pp * stages_per_rank)
+    time = play(actions_of(schedule, **shape), schedule, pp=pp, stages=pp * stages_per_rank)
     waits = 1 - 3 * microbatches * stages_per_rank / time
     assert bubble_share(schedule, **shape) == pytest.approx(waits)
 
@@ -113,7 +113,7 @@ def length_of_a_step(spec: JobSpec) -> int:
     assert made is not None
     per_rank, m = len(made.layers) // pp, made.microbatches
     shape = {"pp": pp, "stages_per_rank": per_rank, "microbatches": m}
-    time = play(actions_of(made.schedule, **shape), made.schedule, pp, len(made.layers))
+    time = play(actions_of(made.schedule, **shape), made.schedule, pp=pp, stages=len(made.layers))
     assert made.bubble_share == pytest.approx(1 - 3 * per_rank * m / time)
     rounds = plan(spec).batch.rounds
     assert made.runs * m == rounds + made.empty
@@ -136,7 +136,9 @@ def test_a_step_is_the_shortest_that_the_schedule_can_run(
     assert length() <= min(length(pp_microbatches=m) for m in given)
 
 
-def play(actions: dict[int, list[Action]], schedule: PipelineSchedule, pp: int, stages: int) -> int:
+def play(
+    actions: dict[int, list[Action]], schedule: PipelineSchedule, *, pp: int, stages: int
+) -> int:
     """Return when the last action ends: forward takes 1, backward 2, either half of it 1."""
     ended: dict[Action, int] = {}
     clock = dict.fromkeys(actions, 0)
@@ -148,7 +150,7 @@ def play(actions: dict[int, list[Action]], schedule: PipelineSchedule, pp: int, 
                 continue
             stage, kind, m = action = todo[place[rank]]
             assert rank == rank_of_stage(schedule, stage, pp=pp)
-            needed = list(_needed(stage, kind, m, stages))
+            needed = list(_needed(stage, kind, m=m, stages=stages))
             if all(any(n in ended for n in ways) for ways in needed):
                 ready = [ended[n] for ways in needed for n in ways if n in ended]
                 clock[rank] = max([clock[rank], *ready]) + (2 if kind == "B" else 1)
@@ -159,7 +161,7 @@ def play(actions: dict[int, list[Action]], schedule: PipelineSchedule, pp: int, 
     return max(clock.values())
 
 
-def _needed(stage: int, kind: str, m: int, stages: int) -> Iterator[list[Action]]:
+def _needed(stage: int, kind: str, *, m: int, stages: int) -> Iterator[list[Action]]:
     if kind == "F" and stage > 0:
         yield [(stage - 1, "F", m)]
     if kind in "BI":

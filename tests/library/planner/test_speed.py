@@ -52,14 +52,14 @@ def sheet(node: NodeKind = GPUS) -> Calibration:
 
 def work_of(spec: JobSpec, node: NodeKind = GPUS) -> dict[Quantity, float]:
     layout = spec.layout()
-    return step_work(spec, layout, spec.batch_partition(layout), node).quantities
+    return step_work(spec, layout, partition=spec.batch_partition(layout), node=node).quantities
 
 
 def run_of(spec: JobSpec, truth: Calibration, node: NodeKind = CPUS) -> MeasuredRun:
     layout = spec.layout()
     partition = spec.batch_partition(layout)
     work, memory = (
-        step_work(spec, layout, partition, node),
+        step_work(spec, layout, partition=partition, node=node),
         estimate_memory(spec, layout, partition),
     )
     return MeasuredRun(
@@ -130,7 +130,7 @@ def test_traffic_between_nodes_is_that_of_the_axes_that_leave_them() -> None:
     assert "network_bytes" not in inside
     spec = llama(16)
     layout = spec.layout()
-    hidden = step_work(spec, layout, spec.batch_partition(layout), GPUS).hidden
+    hidden = step_work(spec, layout, partition=spec.batch_partition(layout), node=GPUS).hidden
     assert hidden["network_bytes"] > 0
     assert "network_bytes" not in across  # FSDP sends while the device computes
 
@@ -138,7 +138,7 @@ def test_traffic_between_nodes_is_that_of_the_axes_that_leave_them() -> None:
 def test_a_gpu_hides_the_traffic_of_fsdp_behind_its_products() -> None:
     spec = llama(8)
     layout = spec.layout()
-    work = step_work(spec, layout, spec.batch_partition(layout), GPUS)
+    work = step_work(spec, layout, partition=spec.batch_partition(layout), node=GPUS)
     rates = sheet()
     spent = seconds_by_quantity(work, rates.seconds)
     assert "node_bytes" not in spent
@@ -152,7 +152,7 @@ def test_an_8b_on_eight_h100_is_predicted_near_what_is_published() -> None:
     spec = llama(8, activation_checkpoint={"mode": "selective"}, training={"seq_len": 8192})
     layout = spec.layout()
     seconds = predicted_seconds(
-        sheet(), step_work(spec, layout, spec.batch_partition(layout), GPUS)
+        sheet(), step_work(spec, layout, partition=spec.batch_partition(layout), node=GPUS)
     )
     utilisation = spec.flops_per_step / seconds / 8 / 989.4e12
     assert 0.35 < utilisation < 0.6  # torchtitan publishes 0.4 to 0.5 for it

@@ -58,4 +58,6 @@ def test_a_stage_in_the_middle_sends_twice_what_the_first_one_sends() -> None:
 
 def _sent(spec: JobSpec) -> float:
     layout = spec.layout()
-    return step_work(spec, layout, spec.batch_partition(layout), NODE).quantities["node_bytes"]
+    return step_work(spec, layout, partition=spec.batch_partition(layout), node=NODE).quantities[
+        "node_bytes"
+    ]

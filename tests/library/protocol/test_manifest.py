@@ -15,8 +15,14 @@ SPEC = parse_job_spec({"training": {"global_batch_size": 4, "micro_batch_size": 
 DIGEST = "d" * 32
 
 
-def state(step: int, consumed: int, position: int | None = None, tokens: int | None = None, *,
-          skipped: tuple[tuple[int, int], ...] = ()) -> TrainState:  # fmt: skip
+def state(
+    step: int,
+    consumed: int,
+    *,
+    position: int | None = None,
+    tokens: int | None = None,
+    skipped: tuple[tuple[int, int], ...] = (),
+) -> TrainState:
     return TrainState(
         step=step,
         tokens=consumed * 8 if tokens is None else tokens,
@@ -85,5 +91,7 @@ def test_windows_that_are_left_out_on_the_way_always_agree(
         position = advanced(position, 0, windows)
         for _ in range(steps):
             position, consumed = advanced(position, 4, windows), consumed + 4
-        found = manifest(state(consumed // 4, consumed, position, skipped=windows), state(0, 0))
+        found = manifest(
+            state(consumed // 4, consumed, position=position, skipped=windows), state(0, 0)
+        )
         assert found.disagreement is None

@@ -139,7 +139,7 @@ class KubernetesApi:
 
     # Requests
 
-    def answer(self, method: str, path: str, query: dict[str, str], body: Object) -> Object:
+    def answer(self, method: str, path: str, *, query: dict[str, str], body: Object) -> Object:
         """Carry out a request."""
         if path.rstrip("/") == "/version":
             return {"major": "1", "minor": "34", "gitVersion": "v1.34.1"}

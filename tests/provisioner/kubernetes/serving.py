@@ -25,7 +25,9 @@ def served(api: KubernetesApi) -> Iterator[str]:
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             line = f"{self.command} {self.path}"
-            status, content = respond(api, line, self.headers.get("Authorization", ""), body)
+            status, content = respond(
+                api, line, authorization=self.headers.get("Authorization", ""), body=body
+            )
             if status is None:
                 self.close_connection = True
                 return
@@ -52,7 +54,7 @@ def served(api: KubernetesApi) -> Iterator[str]:
 
 
 def respond(
-    api: KubernetesApi, line: str, authorization: str, body: bytes
+    api: KubernetesApi, line: str, *, authorization: str, body: bytes
 ) -> tuple[int | None, bytes]:
     """Return status and body of the answer to a request; no status where none is sent."""
     method, _, target = line.partition(" ")
@@ -72,7 +74,7 @@ def respond(
             raise RefusedError(401, "Unauthorized")
         with api.lock:
             content = json.loads(body) if body else {}
-            answer = api.answer(method, url.path, dict(parse_qsl(url.query)), content)
+            answer = api.answer(method, url.path, query=dict(parse_qsl(url.query)), body=content)
             text = json.dumps(answer).encode()
     except RefusedError as error:
         status = {"kind": "Status", "message": str(error), "code": error.status}

@@ -36,7 +36,7 @@ def test_a_request_is_submitted_listed_and_withdrawn(
         urls=("https://train.example",),
     )
     with ProvisionerApi(server.url, SOURCE_TOKEN) as api:
-        calls = EngineCalls(CONFIG, bench.source, folders, api, url=server.url)
+        calls = EngineCalls(CONFIG, bench.source, folders=folders, api=api, url=server.url)
 
         def call(name: str, request_id: str | None = REQUEST) -> None:
             fields = {"source": "k8s-a100", "call": name, "request_id": request_id}

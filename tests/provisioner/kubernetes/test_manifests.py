@@ -54,8 +54,8 @@ def manifest(tmp_path: Path, template: str | None = None, **changes: Any) -> Man
     return job_manifest(
         Place(name="k8s", python="python", folder=tmp_path),
         options,
-        submission(tmp_path, device=device),
-        ["python", "-m", "worker", "pilot"],
+        submission=submission(tmp_path, device=device),
+        command=["python", "-m", "worker", "pilot"],
     )
 
 
@@ -81,7 +81,7 @@ def test_a_job_is_one_that_the_published_schemas_have(
 def test_a_secret_is_one_that_the_published_schemas_have(tmp_path: Path, version: str) -> None:
     options = KubernetesOptions(namespace="training", image="worker:1")
     place = Place(name="k8s", python="python", folder=tmp_path)
-    secret = secret_manifest(place, options, submission(tmp_path), "uid")
+    secret = secret_manifest(place, options, submission=submission(tmp_path), job_uid="uid")
     kubernetes_validate.validate(secret, version, strict=True)
 
 

@@ -25,7 +25,7 @@ VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def make_wheel(
-    folder: Path, name: str, version: str, files: dict[str, str], *, requires: Sequence[str] = ()
+    folder: Path, name: str, *, version: str, files: dict[str, str], requires: Sequence[str] = ()
 ) -> None:
     """Write a wheel of pure Python."""
     info = f"{name}-{version}.dist-info"
@@ -44,8 +44,8 @@ def make_wheels(folder: Path, version: str) -> Path:
     """Write a small worker, and the package that it needs."""
     needs = ["tiny>=1", 'absent; extra == "trainer"', 'old; python_version < "3"']
     worker = {"worker/__init__.py": "", "worker/__main__.py": PILOT}
-    make_wheel(folder, "trainyard_programs", version, worker, requires=needs)
-    make_wheel(folder, "tiny", version, {"tiny.py": f"VERSION = {version!r}\n"})
+    make_wheel(folder, "trainyard_programs", version=version, files=worker, requires=needs)
+    make_wheel(folder, "tiny", version=version, files={"tiny.py": f"VERSION = {version!r}\n"})
     return folder
 
 
@@ -163,6 +163,6 @@ def test_the_command_writes_a_bundle_or_names_what_is_missing(
     monkeypatch.setattr(sys, "argv", words)
     assert main() == 1
     assert caplog.messages[-1].endswith("has no wheel of absent")
-    make_wheel(wheels, "absent", "1.0", {})
+    make_wheel(wheels, "absent", version="1.0", files={})
     assert main() == 0
     assert read_bundle(tmp_path / "1.tar").python == VERSION

@@ -127,7 +127,7 @@ def test_tokens_are_revoked_after_a_confirmation_and_those_of_nodes_by_name(
     leaked = reply.json()["secret"]
     with context.database.write() as connection:
         for node in ("gpu-1", "gpu-2"):
-            replace_token_of(context, connection, TokenKind.NODE, node)
+            replace_token_of(context, connection, kind=TokenKind.NODE, name=node)
     assert rotate(context, "--revoke-tokens", "--node=gpu-1", answers=Terminal("n\n")) == 1
     assert works(anonymous, leaked)
     assert "No token was revoked" in capsys.readouterr().err

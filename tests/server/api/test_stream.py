@@ -261,13 +261,13 @@ def test_notices_have_no_id_and_the_newest_is_replayed(
 ) -> None:
     one, other = context.new_id(), context.new_id()
     with context.database.write() as connection:
-        notify(context, connection, Subject(one), Waiting(reason="long ago"))
+        notify(context, connection, subject=Subject(one), data=Waiting(reason="long ago"))
     clock.advance(1)
     begin = append(context, "begin", job_id=one)
     with serving(context) as url, listening(url, api_token, job=one) as live:
         for job_id, reason in ((one, "first"), (other, "not mine"), (one, "second")):
             with context.database.write() as connection:
-                notify(context, connection, Subject(job_id), Waiting(reason=reason))
+                notify(context, connection, subject=Subject(job_id), data=Waiting(reason=reason))
         until(lambda: live.notices and live.notices[-1]["data"] == {"reason": "second"})
         assert {notice["job_id"] for notice in live.notices} == {one}
         assert live.position == begin

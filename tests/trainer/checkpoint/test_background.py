@@ -84,7 +84,7 @@ def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], 
 
 def _load(root: Path, manifest: Manifest) -> dict[str, Tensor]:
     model, optimizer = build(LAYOUT, seed=2)
-    load(root, LAYOUT, model, optimizer, resume_point(manifest))
+    load(root, LAYOUT, model=model, optimizer=optimizer, resume=resume_point(manifest))
     return full_tensors(model, optimizer)
 
 
@@ -118,7 +118,7 @@ def _save_counted(root: Path, section: CheckpointSection, kind: str) -> int:
         seen += 1
         passed.set()
         manifest = save.result()
-    load(root, LAYOUT, model, optimizer, resume_point(manifest))
+    load(root, LAYOUT, model=model, optimizer=optimizer, resume=resume_point(manifest))
     return int(seen)
 
 

@@ -55,7 +55,7 @@ def _save(
 
 def _load(root: Path, layout: Layout, manifest: Manifest, width: int) -> dict[str, Tensor]:
     model, optimizer = build(layout, seed=2, width=width)
-    load(root, layout, model, optimizer, resume_point(manifest))
+    load(root, layout, model=model, optimizer=optimizer, resume=resume_point(manifest))
     return full_tensors(model, optimizer)
 
 

@@ -233,7 +233,7 @@ def _load_all(resumes: list[tuple[Path, ResumePoint]]) -> list[Refusal | None]:
     for root, resume in resumes:
         model, optimizer = build(LAYOUT, seed=2)
         try:
-            load(root, LAYOUT, model, optimizer, resume)
+            load(root, LAYOUT, model=model, optimizer=optimizer, resume=resume)
             answers.append(None)
         except RunError as error:
             answers.append(refusal(error))
@@ -290,7 +290,7 @@ def _copy(source: Path, target: Path) -> None:
 def _load_wider(root: Path, resume: ResumePoint) -> Refusal:
     model, optimizer = build(LAYOUT, seed=2, width=8)
     with pytest.raises(RunError) as caught:
-        load(root, LAYOUT, model, optimizer, resume)
+        load(root, LAYOUT, model=model, optimizer=optimizer, resume=resume)
     return refusal(caught.value)
 
 

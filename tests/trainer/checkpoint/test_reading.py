@@ -65,7 +65,7 @@ def _save(root: Path, layout: Layout) -> tuple[Manifest, dict[str, Tensor]]:
 
 def _load(root: Path, layout: Layout, resume: ResumePoint) -> Read:
     assembly = assemble(SPEC, layout, torch.device("cpu"))
-    loaded = load(root, layout, assembly.model, assembly.optimizer, resume)
+    loaded = load(root, layout, model=assembly.model, optimizer=assembly.optimizer, resume=resume)
     rows = 0
     for tensor in train_tensors(assembly.model, assembly.optimizer).values():
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor

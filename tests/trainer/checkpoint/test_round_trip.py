@@ -35,7 +35,7 @@ HSDP = Layout(dp_replicate=2, dp_shard=2)
 def _load(root: Path, layout: Layout, resume: ResumePoint) -> tuple[Manifest, dict[str, Tensor]]:
     model, optimizer = build(layout, seed=2)
     manager(root, layout, attempt=2, resume=resume).raise_fence()
-    manifest = load(root, layout, model, optimizer, resume).manifest
+    manifest = load(root, layout, model=model, optimizer=optimizer, resume=resume).manifest
     return manifest, full_tensors(model, optimizer)
 
 

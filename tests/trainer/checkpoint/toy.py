@@ -103,6 +103,7 @@ def manager(
 def load(
     root: StoragePath,
     layout: Layout,
+    *,
     model: nn.Module,
     optimizer: Optimizer,
     resume: ResumePoint,

@@ -80,7 +80,7 @@ def run(dataset: Dataset, steps: range, partition: BatchPartition) -> list[Step]
     return [run_step(dataset, step * partition.global_batch_size, partition) for step in steps]
 
 
-def reference(root: Path, sequences: int, steps: int, global_batch: int) -> list[Step]:
+def reference(root: Path, sequences: int, *, steps: int, global_batch: int) -> list[Step]:
     """The steps of an uninterrupted run, from the bytes of the file."""
     stream = [BOS, *(root / "text.txt").read_bytes(), EOS]
     expected = []
@@ -107,7 +107,7 @@ def test_every_pair_of_world_sizes_reads_the_same_sequences(
     """
     root = text_root(tmp_path, sequences=sequences)
     steps, stop = 6, 3
-    expected = reference(root, sequences, steps, global_batch)
+    expected = reference(root, sequences, steps=steps, global_batch=global_batch)
     for dp in range(1, MAX_RANKS + 1):
         # A resume opens the dataset anew, as another process on another node would.
         for span in (range(stop), range(stop, steps)):
@@ -144,7 +144,7 @@ def test_any_chain_of_resumes_reads_the_same_sequences(
         length = data.draw(st.integers(1, 4), label="steps")
         seen += run(open_text(root, seed=SEED), range(steps, steps + length), partition)
         steps += length
-    assert seen == reference(root, sequences, steps, global_batch)
+    assert seen == reference(root, sequences, steps=steps, global_batch=global_batch)
 
 
 @pytest.mark.parametrize("global_batch", [9, 16])
@@ -250,12 +250,14 @@ def test_every_input_is_read_alike_on_any_world_size(
             partition = BatchPartition(global_batch, micro_batch, dp)
             expected = stream.step(step, global_batch, fraction)
             assert run_step(dataset, step * global_batch, partition) == expected
-            check_segments(dataset, step * global_batch, partition, stream, fraction)
+            check_segments(
+                dataset, step * global_batch, partition=partition, stream=stream, fraction=fraction
+            )
     assert len(digests) == 1
 
 
 def check_segments(
-    dataset: Dataset, position: int, partition: BatchPartition, stream: Stream, fraction: float
+    dataset: Dataset, position: int, *, partition: BatchPartition, stream: Stream, fraction: float
 ) -> None:
     for rank in range(partition.dp):
         for batch in micro_batches(dataset, position=position, partition=partition, dp_rank=rank):
@@ -290,7 +292,7 @@ def test_one_wrong_sequence_is_seen(
         for r in range(partition.dp)
     ]
     right = digest_of(partition, by_rank)
-    assert right == reference(root, 50, 3, 15)[2].digest
+    assert right == reference(root, 50, steps=3, global_batch=15)[2].digest
 
     rank = data.draw(st.integers(0, partition.dp - 1), label="rank")
     worked = [i for i, batch in enumerate(by_rank[rank]) if batch.weight]

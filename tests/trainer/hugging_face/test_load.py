@@ -42,7 +42,7 @@ def random_weights(folder: Path, name: str) -> Path:
 
 def _differing_weights(spec: JobSpec, layout: Layout, folder: Path) -> dict[str, int]:
     model = build_model(spec)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     model.to_empty(device="cpu")
     read_weights(model, WeightsFolder(folder))
     expected = {n: t for file in folder.glob("*.safetensors") for n, t in load_file(file).items()}

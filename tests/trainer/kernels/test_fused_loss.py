@@ -74,7 +74,9 @@ def test_rows_of_ranks_give_the_whole_gradient() -> None:
     expected[torch.arange(C).cuda(), labels_C.clamp(min=0)] -= 1
     expected[3] = 0
     for first, part in parts:
-        replace_by_gradient(part, labels_C, log_sums_C, first, no_label=NO_LABEL)
+        replace_by_gradient(
+            part, labels_C, log_sums_C=log_sums_C, first_row=first, no_label=NO_LABEL
+        )
     torch.testing.assert_close(logits_CV, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -79,7 +79,9 @@ def test_a_run_that_is_killed_at_each_point_of_a_save_is_the_same_run(
     for number, moment in enumerate([*before, *after], start=2):
         resume = _newest(job)
         assert resume.train_state.step == newest
-        attempts.append(_kill(job, number, layout, resume, victim, moment))
+        attempts.append(
+            _kill(job, number, layout=layout, resume=resume, victim=victim, moment=moment)
+        )
         newest += EVERY * (moment in after)
         _check_storage(job, number=number, newest=newest, died_at=moment)
     attempts.append(job.launch(len(attempts) + 1, layout, resume=_newest(job)))
@@ -94,7 +96,7 @@ def test_a_run_that_is_killed_at_each_point_of_a_save_is_the_same_run(
 
 
 def _kill(
-    job: SmallJob, number: int, layout: Layout, resume: Manifest, victim: int, moment: Moment
+    job: SmallJob, number: int, *, layout: Layout, resume: Manifest, victim: int, moment: Moment
 ) -> Attempt:
     run = job.prepare(number, layout, resume=resume)
     with pytest.raises(RankError):

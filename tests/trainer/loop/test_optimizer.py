@@ -210,7 +210,7 @@ def check_placement() -> None:
 
 
 def reference_step(
-    weight: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor], step: int
+    weight: Tensor, gradient: Tensor, *, moments: tuple[Tensor, Tensor], step: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """The update as the paper has it (Loshchilov and Hutter, 2019, algorithm 2), in float64."""
     lr, beta1, beta2, eps, decay = 1e-2, 0.9, 0.95, 1e-8, 0.1
@@ -244,7 +244,7 @@ def test_moments_in_bfloat16_are_rounded_once_a_step(
             gradient = torch.randn(parameter.shape, generator=generator)
             parameter.grad = gradient.t().contiguous().t() if gradient.ndim == 2 else gradient
             expected[index], moments[index] = reference_step(
-                expected[index], gradient.double(), moments[index], step
+                expected[index], gradient.double(), moments=moments[index], step=step
             )
         optimizer.step()
     for index, parameter in enumerate(parameters):

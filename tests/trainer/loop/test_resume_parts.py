@@ -31,7 +31,9 @@ def saved(job: SmallJob) -> Manifest:
     return job.committed()[f"{JOB}.a1.step-{AT}"]
 
 
-def take(job: SmallJob, number: int, layout: Layout, parts: tuple[CheckpointPart, ...]) -> Attempt:
+def take(
+    job: SmallJob, number: int, *, layout: Layout, parts: tuple[CheckpointPart, ...]
+) -> Attempt:
     """Launch an attempt that takes parts of the checkpoint."""
     run = job.prepare(number, layout, resume=saved(job))
     path = run / "attempt.json"
@@ -54,7 +56,7 @@ def take(job: SmallJob, number: int, layout: Layout, parts: tuple[CheckpointPart
 def test_what_is_taken_is_exact_and_the_rest_is_fresh(
     source: SmallJob, number: int, layout: Layout, parts: tuple[CheckpointPart, ...]
 ) -> None:
-    attempt = take(source, number, layout, parts)
+    attempt = take(source, number, layout=layout, parts=parts)
     start = AT if COUNTERS in parts else 0
     assert list(attempt.lines) == list(range(start + 1, STEPS + 1))
     loaded = source.committed()[f"{JOB}.a{number}.step-{start}"]
@@ -82,11 +84,11 @@ def test_what_is_taken_is_exact_and_the_rest_is_fresh(
 def test_other_data_need_the_position_left_out(source: SmallJob) -> None:
     other = replace(source, spec={**source.spec, "data": {"source": "corpus"}})
     with pytest.raises(RankError):
-        take(other, 6, Layout(), ALL_PARTS)
+        take(other, 6, layout=Layout(), parts=ALL_PARTS)
     error = Attempt(other.folder / "runs" / "6").error
     assert error.reason == "checkpoint_error"
     assert "data.source: text -> corpus" in error.message
-    attempt = take(other, 7, Layout(), (MODEL, OPTIMIZER, COUNTERS))
+    attempt = take(other, 7, layout=Layout(), parts=(MODEL, OPTIMIZER, COUNTERS))
     assert list(attempt.lines) == [AT + 1, AT + 2]
     assert attempt.values("train/sequences")[AT + 1] == 16, "counted from the start of these data"
     assert attempt.values("train/tokens")[AT + 1] == (AT + 1) * 16 * 32
@@ -96,8 +98,8 @@ def test_another_optimizer_state_matters_only_where_it_is_taken(source: SmallJob
     spec = {**source.spec, "optimizer": {"lr": 1e-3, "state_dtype": "bfloat16"}}
     other = replace(source, spec=spec)
     with pytest.raises(RankError):
-        take(other, 8, Layout(), ALL_PARTS)
+        take(other, 8, layout=Layout(), parts=ALL_PARTS)
     error = Attempt(other.folder / "runs" / "8").error
     assert "optimizer.state_dtype: float32 -> bfloat16" in error.message
-    attempt = take(other, 9, Layout(), (MODEL, COUNTERS, DATA))
+    attempt = take(other, 9, layout=Layout(), parts=(MODEL, COUNTERS, DATA))
     assert attempt.outcome.outcome == "succeeded"

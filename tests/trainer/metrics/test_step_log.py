@@ -28,7 +28,7 @@ def _log_three_steps(folder: str, layout: Layout) -> None:
     assert group is not None
     ranks = Ranks(rank, dist.get_world_size(), torch.device("cpu"), group)
     partition = BatchPartition(global_batch_size=7, micro_batch_size=2, dp=layout.dp)
-    log = StepLog(RunDirectory(Path(folder)), partition, layout, ranks)
+    log = StepLog(RunDirectory(Path(folder)), partition, layout=layout, ranks=ranks)
     mine = [offset for dealt in partition.for_rank(rank // layout.tp) for offset in dealt]
     for step in (1, 2, 3):
         log.add(step, [sequence(step, offset) for offset in mine])

@@ -13,7 +13,7 @@ from trainer.models.initial_weights import init_weights
 from trainyard.training.architectures import ARCHITECTURES
 
 
-def by_definition(q_BHQW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, seen_BQS: Tensor) -> Tensor:
+def by_definition(q_BHQW: Tensor, k_BKSW: Tensor, *, v_BKSW: Tensor, seen_BQS: Tensor) -> Tensor:
     """Return softmax(q k / sqrt(W)) v over what each query sees."""
     group = q_BHQW.shape[1] // k_BKSW.shape[1]
     k_BHSW, v_BHSW = (x.repeat_interleave(group, dim=1) for x in (k_BKSW, v_BKSW))
@@ -56,7 +56,7 @@ def test_attention_is_what_its_definition_says(kv_heads: int, documents: bool) -
     mask = dense_mask(segments_BS, everything_S) if documents else None
     weights = torch.randn(2, 4, S, 16)
 
-    expected = by_definition(q, k, v, sees(segments_BS, everything_S))
+    expected = by_definition(q, k, v_BKSW=v, seen_BQS=sees(segments_BS, everything_S))
     expected_gradients = torch.autograd.grad((expected * weights).sum(), inputs)
     mixed = CausalAttention()(*inputs, mask)
     gradients = torch.autograd.grad((mixed * weights).sum(), inputs)
@@ -140,7 +140,7 @@ def test_a_document_knows_nothing_of_another() -> None:
 
 @torch.no_grad()
 def test_a_shorter_input_is_masked_as_the_start_of_a_sequence() -> None:
-    positions = Positions(16, 48, 10_000.0)
+    positions = Positions(16, 48, theta=10_000.0)
     mask = positions.document_mask(packed(20))
     assert isinstance(mask, Tensor)
     assert torch.equal(mask, dense_mask(packed(20), torch.arange(20)))

@@ -39,7 +39,7 @@ def plain_weights(seed: int) -> dict[str, torch.Tensor]:
 def _differing_weights(spec: JobSpec, layout: Layout, seed: int) -> dict[str, int]:
     """Count, by name, the elements that differ from those of a model in one process."""
     model = build_model(spec)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     model.to_empty(device="cpu")
     with CommDebugMode() as communication:
         init_weights(model, seed)

@@ -51,7 +51,10 @@ def make_spec(method: str = "allgather_kv", /, **sections: dict[str, Any]) -> Jo
 def _tokens(spec: JobSpec, layout: Layout) -> list[tuple[list[int], list[int]]]:
     places = [MeshCoordinates.of(rank, layout) for rank in range(layout.world_size)]
     attended = [attended_tokens(spec, layout, place) for place in places]
-    streams = [stream_tokens(a, spec, layout, p) for a, p in zip(attended, places, strict=True)]
+    streams = [
+        stream_tokens(a, spec, layout=layout, coordinates=p)
+        for a, p in zip(attended, places, strict=True)
+    ]
     return [(a.tolist(), s.tolist()) for a, s in zip(attended, streams, strict=True)]
 
 
@@ -98,7 +101,7 @@ def _segments(documents: bool) -> Tensor | None:
 
 
 def _attend(
-    attend: CausalAttention, inputs: list[Tensor], tokens_T: Tensor, mask: Any
+    attend: CausalAttention, inputs: list[Tensor], *, tokens_T: Tensor, mask: Any
 ) -> list[Tensor]:
     """Return the mixed values of some tokens, and the gradients of a loss over them."""
     q, k, v, weights = (x[:, :, tokens_T].contiguous() for x in inputs)
@@ -118,7 +121,7 @@ def _attend_on_a_rank(method: str, kv_heads: int, documents: bool) -> tuple[Tens
         attend, queries = AllGatherAttention(group, SEQ_LEN), tokens_T
     segments_BS = _segments(documents)
     mask = None if segments_BS is None else document_mask(segments_BS, queries)
-    return tokens_T, _attend(attend, _heads(kv_heads), tokens_T, mask)
+    return tokens_T, _attend(attend, _heads(kv_heads), tokens_T=tokens_T, mask=mask)
 
 
 @pytest.mark.parametrize("documents", [False, True], ids=["", "documents"])
@@ -137,7 +140,7 @@ def test_ranks_attend_as_one_does(method: str, cp: int, kv_heads: int, documents
     everything_S = torch.arange(SEQ_LEN)
     segments_BS = _segments(documents)
     mask = None if segments_BS is None else document_mask(segments_BS, everything_S)
-    expected = _attend(CausalAttention(), _heads(kv_heads), everything_S, mask)
+    expected = _attend(CausalAttention(), _heads(kv_heads), tokens_T=everything_S, mask=mask)
     held: list[int] = []
     for tokens_T, results in run_ranks(cp, _attend_on_a_rank, method, kv_heads, documents):
         held += tokens_T.tolist()
@@ -153,7 +156,9 @@ def _compiled_and_eager(method: str) -> tuple[list[Tensor], list[Tensor]]:
     attend = UlyssesAttention(group) if method == "ulysses" else AllGatherAttention(group, SEQ_LEN)
     compiled: Any = torch.compile(attend, backend="aot_eager", fullgraph=True)
     inputs = _heads(4)
-    return _attend(compiled, inputs, tokens_T, None), _attend(attend, inputs, tokens_T, None)
+    return _attend(compiled, inputs, tokens_T=tokens_T, mask=None), _attend(
+        attend, inputs, tokens_T=tokens_T, mask=None
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -171,7 +176,7 @@ def reference(documents: bool, tied: bool, kv_heads: int) -> Course:
     spec = make_spec(**_sections(documents, tied, kv_heads))
     model = build_model(spec).to_empty(device="cpu")
     init_weights(model, spec.training.seed)
-    return train(model, spec, BatchPartition(16, 16, 1), 0)
+    return train(model, spec, partition=BatchPartition(16, 16, 1), dp_rank=0)
 
 
 def _sections(documents: bool, tied: bool, kv_heads: int) -> dict[str, dict[str, Any]]:
@@ -184,11 +189,13 @@ def _sections(documents: bool, tied: bool, kv_heads: int) -> dict[str, dict[str,
 
 def train_on_layout(spec: JobSpec, layout: Layout) -> Course:
     model = build_model(spec)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
     partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
-    return train(model, spec, partition, MeshCoordinates.of(dist.get_rank(), layout).dp)
+    return train(
+        model, spec, partition=partition, dp_rank=MeshCoordinates.of(dist.get_rank(), layout).dp
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,7 +257,7 @@ def test_bfloat16_trains_close_to_float32(method: str) -> None:
 def _logits(spec: JobSpec, changed_document: int) -> tuple[Tensor, Tensor, Tensor]:
     layout = Layout(cp=2)
     model = build_model(spec)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     model.to_empty(device="cpu")
     init_weights(model, 0)
     segments_BS = _segments(documents=True)

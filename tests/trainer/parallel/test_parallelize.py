@@ -78,7 +78,7 @@ def micro_batch(offsets: range, step: int, *, documents: bool = False) -> MicroB
     )
 
 
-def train(model: Model, spec: JobSpec, partition: BatchPartition, dp_rank: int) -> Course:
+def train(model: Model, spec: JobSpec, *, partition: BatchPartition, dp_rank: int) -> Course:
     """Train a few steps as the trainer's loop does, over any partition of the global batch."""
     optimizer = build_optimizer(model, spec)
     run = MicroBatchLoop(model, spec, torch.device("cpu"))
@@ -112,16 +112,18 @@ def reference(*, tied: bool = False) -> Course:
     spec = make_spec(tied=tied)
     model = Llama(spec.architecture, seq_len=SEQ_LEN, dropout=spec.model.dropout)
     init_weights(model, spec.training.seed)
-    return train(model, spec, BatchPartition(16, 16, 1), 0)
+    return train(model, spec, partition=BatchPartition(16, 16, 1), dp_rank=0)
 
 
 def _train_on_layout(spec: JobSpec, layout: Layout) -> Course:
     model = build_model(spec)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
     partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
-    return train(model, spec, partition, MeshCoordinates.of(dist.get_rank(), layout).dp)
+    return train(
+        model, spec, partition=partition, dp_rank=MeshCoordinates.of(dist.get_rank(), layout).dp
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_bfloat16_trains_close_to_float32(layout: Layout, reduce_dtype: str) -> 
 def _gathered_after_forward(spec: JobSpec, layout: Layout) -> tuple[set[str], set[str]]:
     """Return the parameters that a forward pass left gathered, and those that it freed."""
     model = build_model(spec)
-    stages = parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    stages = parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     model.to_empty(device="cpu")
     init_weights(model, 0)
     for stage in stages.values():

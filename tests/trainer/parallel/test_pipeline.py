@@ -83,7 +83,9 @@ def micro_batch(offsets: range, step: int) -> MicroBatch:
     return MicroBatch(window_BS[:, :-1], labels_BS, positions, int(bool(offsets)), segments_BS)
 
 
-def train(assembly: Assembly, spec: JobSpec, partition: BatchPartition, layout: Layout) -> Course:
+def train(
+    assembly: Assembly, spec: JobSpec, *, partition: BatchPartition, layout: Layout
+) -> Course:
     """Train a few steps, and evaluate some of their batches before they are trained on."""
     dp_rank = MeshCoordinates.of(dist.get_rank(), layout).dp
     model, optimizer, engine = assembly.model, assembly.optimizer, assembly.forward_backward
@@ -116,7 +118,7 @@ def _summed(value: torch.Tensor, layout: Layout) -> float:
 def train_on_layout(spec: JobSpec, layout: Layout, micro_batch_size: int) -> Course:
     assembly = assemble(spec, layout, torch.device("cpu"))
     partition = BatchPartition(GLOBAL_BATCH, micro_batch_size, layout.dp)
-    return train(assembly, spec, partition, layout)
+    return train(assembly, spec, partition=partition, layout=layout)
 
 
 @cache

@@ -53,7 +53,7 @@ def _losses(specs: list[JobSpec], layout: Layout) -> list[tuple[list[float], set
     tokens_BT = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
     for spec in specs:
         model = build_model(spec)
-        parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+        parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
         model.to_empty(device="cpu")
         init_weights(model, 0)
         refresh_scales(model)

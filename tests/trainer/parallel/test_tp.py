@@ -67,12 +67,14 @@ def _model(spec: JobSpec, *, normed: bool) -> Model:
 
 def _train_on_layout(spec: JobSpec, layout: Layout, normed: bool, compiled: bool) -> Course:
     model = _model(spec, normed=normed)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     compile_blocks(model.layers.values(), CompileSection(enabled=compiled, backend="aot_eager"))
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
     partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
-    course = train(model, spec, partition, MeshCoordinates.of(dist.get_rank(), layout).dp)
+    course = train(
+        model, spec, partition=partition, dp_rank=MeshCoordinates.of(dist.get_rank(), layout).dp
+    )
     course.losses = [loss / layout.tp for loss in course.losses]  # each rank of a group has it
     return course
 
@@ -84,7 +86,7 @@ def reference(spec_json: str, *, normed: bool) -> Course:
     model = _model(spec, normed=normed)
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
-    return train(model, spec, BatchPartition(16, 16, 1), 0)
+    return train(model, spec, partition=BatchPartition(16, 16, 1), dp_rank=0)
 
 
 def expect_same(
@@ -197,7 +199,7 @@ def _differing_weights(spec: JobSpec, layout: Layout) -> dict[str, int]:
     """Count, by name, the elements that differ from those of a model in one process."""
     initial_weights.BLOCK_ELEMENTS = 3000  # so that shards begin inside blocks, and hold several
     model, plain = build_model(spec), build_model(spec)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     for one in (model, plain):
         one.to_empty(device="cpu")
         init_weights(one, 5)
@@ -302,7 +304,7 @@ def test_the_loss_of_an_own_model_takes_logits_in_any_order_of_memory() -> None:
 
 
 def _overlap(spec: JobSpec) -> None:
-    parallelize(build_model(spec), build_mesh(Layout(tp=2), "cpu"), spec, Layout(tp=2))
+    parallelize(build_model(spec), build_mesh(Layout(tp=2), "cpu"), spec=spec, layout=Layout(tp=2))
 
 
 def test_overlapping_communication_needs_cuda() -> None:

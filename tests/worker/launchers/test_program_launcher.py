@@ -330,13 +330,13 @@ def test_words_for_a_resume_follow_once_an_earlier_attempt_has_begun(
     point = None
     if resume is not None:
         point = ResumePoint(checkpoint_id="c", path=resume, step=7, metadata_digest="d")
-    attempt = start_as(place, begun, point, words)
+    attempt = start_as(place, begun, point=point, words=words)
     assert attempt.exit().outcome == "succeeded"
     root = place.local.roots["checkpoints"]
     assert said(attempt)["argv"] == [word.replace("ROOT", root) for word in expected]
 
 
-def start_as(place: Place, begun: bool, point: ResumePoint | None, words: list[str]) -> Attempt:
+def start_as(place: Place, begun: bool, *, point: ResumePoint | None, words: list[str]) -> Attempt:
     """Start a second attempt with this resume point, whose former one has begun or not."""
     Path(place.local.roots["data"], "mine", "train.py").write_text(SAY)
     program = {

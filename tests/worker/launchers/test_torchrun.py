@@ -113,7 +113,7 @@ def test_ranks_are_contiguous_by_node(run: WorkerRun) -> None:
 
 
 def prepared(
-    run: WorkerRun, rendezvous: str, sizes: tuple[int, ...] = (1, 1), rank: int = 0
+    run: WorkerRun, rendezvous: str, *, sizes: tuple[int, ...] = (1, 1), rank: int = 0
 ) -> Any:
     """Return what a launcher finds before its node starts a process."""
     launch = LAUNCH.model_copy(update={"node_rank": rank, "rendezvous": rendezvous})
@@ -128,7 +128,7 @@ def prepared(
 def test_the_first_of_several_nodes_needs_the_port(
     run: WorkerRun, held: str, sizes: tuple[int, ...], rank: int, refused: bool
 ) -> None:
-    assert isinstance(prepared(run, held, sizes, rank), Failure) is refused
+    assert isinstance(prepared(run, held, sizes=sizes, rank=rank), Failure) is refused
 
 
 @pytest.fixture

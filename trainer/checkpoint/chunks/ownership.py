@@ -244,11 +244,11 @@ class Ownership:
                 ranks = ranks[ranks // stride % parts == rank // stride % parts]
             writing = ranks[self._writes[ranks]]
             candidates = (writing if len(writing) else ranks).tolist()
-            choice = self._choice(stage, digits, rank, len(candidates))
+            choice = self._choice(stage, digits, rank=rank, count=len(candidates))
             self._groups[first, digits] = _Group(candidates, choice)
         return self._groups[first, digits]
 
-    def _choice(self, stage: int, digits: tuple[Digit, ...], rank: int, count: int) -> _Choice:
+    def _choice(self, stage: int, digits: tuple[Digit, ...], *, rank: int, count: int) -> _Choice:
         """Return the choice for the chunks of a rank.
 
         It depends on the sizes of the chunks and the number of candidates, not on the ranks.

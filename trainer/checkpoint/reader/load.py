@@ -81,7 +81,7 @@ def load(
             for name, tensor in train_tensors(model, optimizer).items()
             if name.startswith(parts)
         }
-        wanted, tied = _wanted_together(tensors, tied_weights(model), group, layout)
+        wanted, tied = _wanted_together(tensors, tied_weights(model), group=group, layout=layout)
         part = FilePart(rank, dist.get_world_size(group))
         reader = CheckedReader(root / resume.path, root=root, tied=tied, part=part)
 
@@ -148,6 +148,7 @@ def _is_storage(root: StoragePath) -> bool:
 def _wanted_together(
     tensors: Mapping[str, Tensor],
     tied: Mapping[str, str],
+    *,
     group: dist.ProcessGroup,
     layout: Layout,
 ) -> tuple[dict[str, TensorKind], dict[str, str]]:

@@ -122,7 +122,7 @@ class CheckedReader:
             local = local_part(tensors[name])
             if not local.numel():
                 continue
-            for piece in self._pieces_of(name, local, DTYPES[kind.dtype], boxes[kind]):
+            for piece in self._pieces_of(name, local, dtype=DTYPES[kind.dtype], box=boxes[kind]):
                 chunk = piece.chunk
                 if chunk.offset + chunk.length > sizes.get(chunk.file, -1):
                     raise CheckpointError(
@@ -135,7 +135,7 @@ class CheckedReader:
         return by_file
 
     def _pieces_of(
-        self, name: str, local: Tensor, dtype: torch.dtype, box: tuple[Sizes, Sizes]
+        self, name: str, local: Tensor, *, dtype: torch.dtype, box: tuple[Sizes, Sizes]
     ) -> list[TensorPiece]:
         offsets, sizes = box
         pieces = []

@@ -85,7 +85,9 @@ class SavePlanner:
         # so that ranks with their stage's tensors have consistent plans.
         size = world_size // self._layout.pp
         stages = [self._named_by(first, mine[0]) for first in range(0, world_size, size)]
-        on_every_rank(self._group, lambda: _check_same(mine[0], stages[rank // size], rank, size))
+        on_every_rank(
+            self._group, lambda: _check_same(mine[0], stages[rank // size], rank=rank, size=size)
+        )
         if self._plan is not None and self._plan.index.ownership.divides(stages):
             return SavePlan(self._plan.share, self._plan.index, tensors)
         index = index_of(stages, world_size=world_size, writers=self._writers)
@@ -98,7 +100,7 @@ class SavePlanner:
 
 
 def _check_same(
-    mine: Sequence[DividedTensor], stage: Sequence[DividedTensor], rank: int, size: int
+    mine: Sequence[DividedTensor], stage: Sequence[DividedTensor], *, rank: int, size: int
 ) -> None:
     """Reject tensors of a rank that differ from those of the first rank of its stage."""
     if mine == stage:

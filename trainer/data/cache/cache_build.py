@@ -54,8 +54,10 @@ def build(
     """
     processes = processes or min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
     try:
-        joined = Joined(folder, key, producer, on_progress)
-        _build_parts(joined, producer, processes, lock_fd, on_progress)
+        joined = Joined(folder, key, producer=producer, on_progress=on_progress)
+        _build_parts(
+            joined, producer, processes=processes, lock_fd=lock_fd, on_progress=on_progress
+        )
         joined.finish()
     except DataError:
         remove_unfinished(folder, key)
@@ -73,6 +75,7 @@ def remove_unfinished(folder: Path, key: str) -> None:
 def _build_parts(
     joined: Joined,
     producer: Producer,
+    *,
     processes: int,
     lock_fd: int,
     on_progress: Callable[[], None],
@@ -81,7 +84,11 @@ def _build_parts(
     first = list(islice(parts, 2))
     several = processes > 1 and len(first) > 1
     waiting: deque[tuple[PartFiles, Any]] = deque()
-    with Pool(producer, processes, lock_fd, on_progress) if several else nullcontext() as pool:
+    with (
+        Pool(producer, processes, lock_fd=lock_fd, on_progress=on_progress)
+        if several
+        else nullcontext() as pool
+    ):
 
         def join_next() -> None:
             files, part = waiting.popleft()
@@ -110,7 +117,7 @@ class Joined:
     """The joined parts: concatenated tokens and starts of documents."""
 
     def __init__(
-        self, folder: Path, key: str, producer: Producer, on_progress: Callable[[], None]
+        self, folder: Path, key: str, *, producer: Producer, on_progress: Callable[[], None]
     ) -> None:
         self.tokens_path, self.starts_path = _building(folder, key)
         self._folder = _parts(folder, key)
@@ -155,7 +162,7 @@ class Joined:
         with self.tokens_path.open("r+b") as file:
             file.seek(self.tokens * self._dtype.itemsize)
             file.truncate()
-            for block in blocks(files.tokens, self._dtype, 0, record.tokens):
+            for block in blocks(files.tokens, self._dtype, start=0, count=record.tokens):
                 tokens_hash.update(block.data)
                 wanted = block[: left - tokens]
                 content.update(wanted.data)
@@ -167,7 +174,7 @@ class Joined:
         with self.starts_path.open("r+b") as file:
             file.seek(self.documents * START.itemsize)
             file.truncate()
-            for block in blocks(files.starts, START, 0, record.documents):
+            for block in blocks(files.starts, START, start=0, count=record.documents):
                 starts_hash.update(block.data)
                 wanted = (block[block < left] + self.tokens).astype(START)
                 starts.update(wanted.data)
@@ -176,7 +183,7 @@ class Joined:
         if not _is(record, tokens_hash, starts_hash):
             return False
         files.remove_content()
-        self._count(tokens, documents, content, starts)
+        self._count(tokens, documents, content=content, starts=starts)
         return True
 
     def finish(self) -> None:
@@ -194,21 +201,21 @@ class Joined:
     def _holds(self, record: PartRecord) -> bool:
         """Verify and count a part that an earlier build joined; return False if it is damaged."""
         tokens_hash, content = xxhash.xxh3_128(), self.content.copy()
-        for block in blocks(self.tokens_path, self._dtype, self.tokens, record.tokens):
+        for block in blocks(self.tokens_path, self._dtype, start=self.tokens, count=record.tokens):
             tokens_hash.update(block.data)
             content.update(block.data)
             self._on_progress()
         starts_hash, starts = xxhash.xxh3_128(), self.starts.copy()
-        for block in blocks(self.starts_path, START, self.documents, record.documents):
+        for block in blocks(self.starts_path, START, start=self.documents, count=record.documents):
             starts_hash.update(np.ascontiguousarray(block - self.tokens).data)
             starts.update(block.data)
         if not _is(record, tokens_hash, starts_hash):
             return False
-        self._count(record.tokens, record.documents, content, starts)
+        self._count(record.tokens, record.documents, content=content, starts=starts)
         return True
 
     def _count(
-        self, tokens: int, documents: int, content: xxhash.xxh3_128, starts: xxhash.xxh3_128
+        self, tokens: int, documents: int, *, content: xxhash.xxh3_128, starts: xxhash.xxh3_128
     ) -> None:
         self.parts += 1
         self.tokens += tokens

@@ -116,7 +116,7 @@ def cut(pieces: Iterator[TokenPiece], limit: int | None) -> Iterator[TokenPiece]
             return
 
 
-def blocks(path: Path, dtype: np.dtype[Any], start: int, count: int) -> Iterator[NDArray[Any]]:
+def blocks(path: Path, dtype: np.dtype[Any], *, start: int, count: int) -> Iterator[NDArray[Any]]:
     """Yield `count` values of a file from index `start`, in blocks; fewer if the file is short."""
     with path.open("rb") as file:
         file.seek(start * dtype.itemsize)

@@ -29,7 +29,7 @@ class Pool:
     """
 
     def __init__(
-        self, producer: Producer, processes: int, lock_fd: int, on_progress: Callable[[], None]
+        self, producer: Producer, processes: int, *, lock_fd: int, on_progress: Callable[[], None]
     ) -> None:
         self.ahead = AHEAD * processes
         self._on_progress = on_progress

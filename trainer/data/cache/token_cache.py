@@ -101,7 +101,7 @@ def open_token_cache(
                         lock_fd=lock_fd,
                         on_progress=on_progress,
                     )
-                    _publish(folder, key, producer.dtype, joined)
+                    _publish(folder, key, dtype=producer.dtype, joined=joined)
             if lock_fd is None:
                 on_progress()
                 time.sleep(POLL_SECONDS)
@@ -133,7 +133,7 @@ def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
     return TokenCache(tokens, starts, index.content_xxh3_128, index.documents_xxh3_128)
 
 
-def _publish(folder: Path, key: str, dtype: np.dtype[Any], joined: Joined) -> None:
+def _publish(folder: Path, key: str, *, dtype: np.dtype[Any], joined: Joined) -> None:
     """Rename the built files to their final names, the index last: it marks them complete."""
     tokens = np.memmap(joined.tokens_path, dtype=dtype, mode="r")
     starts = np.memmap(joined.starts_path, dtype=START, mode="r")

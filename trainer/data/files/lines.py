@@ -117,12 +117,12 @@ class JsonLines:
         with self.corpus.open(part.file) as file:
             if has_ending(part.file.name, COMPRESSED):
                 with self._decompressed(part.file, file) as lines:
-                    yield from self._texts(part.file, lines, 0, sys.maxsize)
+                    yield from self._texts(part.file, lines, place=0, end=sys.maxsize)
             else:
                 place, end = _line_start(file, part.start), _line_start(file, part.stop)
                 file.seek(place)
                 lines = io.BufferedReader(file, BLOCK_BYTES)
-                yield from self._texts(part.file, lines, place, end)
+                yield from self._texts(part.file, lines, place=place, end=end)
                 lines.detach()  # otherwise its destructor closes the file before the corpus's check
 
     @contextmanager
@@ -134,7 +134,7 @@ class JsonLines:
         except BROKEN as error:
             self.corpus.refuse(file.path, f"is cut short or damaged: {error}")
 
-    def _texts(self, file: InputFile, lines: IO[bytes], place: int, end: int) -> Iterator[Text]:
+    def _texts(self, file: InputFile, lines: IO[bytes], *, place: int, end: int) -> Iterator[Text]:
         first = place
         number = 0  # of the line, counted from the first one read here
         while place < end and (line := lines.readline(LINE_BYTES + 1)):

@@ -33,7 +33,7 @@ def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
         "sequence_parallel": axes.sequence_parallel,
         "loss_parallel": axes.loss_parallel,
     }
-    given = _called(net, TENSOR, "tensor", options)
+    given = _called(net, TENSOR, plan="tensor", options=options)
     call = _call(net, TENSOR, options)
     if not isinstance(given, dict) or not all(
         isinstance(name, str) and isinstance(style, ParallelStyle) for name, style in given.items()
@@ -65,7 +65,7 @@ def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
     Raises:
         LaunchError: the plan is missing, or its pieces do not match the model.
     """
-    given = _called(net, PIPELINE, "pipeline", {})
+    given = _called(net, PIPELINE, plan="pipeline", options={})
     call = _call(net, PIPELINE, {})
     if not isinstance(given, list | tuple) or not all(
         isinstance(piece, list | tuple) and all(isinstance(name, str) for name in piece)
@@ -84,7 +84,7 @@ def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
     return dict(zip(ours, map(tuple, given), strict=True)) | {"norm": ()}
 
 
-def _called(net: nn.Module, method: str, plan: str, options: dict[str, Any]) -> Any:
+def _called(net: nn.Module, method: str, *, plan: str, options: dict[str, Any]) -> Any:
     """Call a method of the module and return its result.
 
     Raises:

@@ -187,12 +187,14 @@ def _following(
         newest = attempt or newest
         while shown is not None and newest is not None and shown < newest:
             # What the former attempt wrote last may have come while the stream was interrupted.
-            yield from _rest(yard, job_id, shown, rank, next_line or 0)
+            yield from _rest(yard, job_id, attempt=shown, rank=rank, next_line=next_line or 0)
             shown, next_line = shown + 1, 0
             note(f"Attempt {shown}")
         shown = newest
         if shown is not None:
-            for line in _rest(yard, job_id, shown, rank, next_line, lines=lines):
+            for line in _rest(
+                yard, job_id, attempt=shown, rank=rank, next_line=next_line, lines=lines
+            ):
                 yield line
                 next_line = _after(line, next_line)
         if ended:
@@ -206,10 +208,10 @@ def _after(each: LogLine | str, next_line: int | None) -> int | None:
 def _rest(
     yard: Client,
     job_id: str,
+    *,
     attempt: int,
     rank: int,
     next_line: int | None,
-    *,
     lines: int = PAGE_LINES,
 ) -> Iterator[LogLine | str]:
     """Yield lines from `next_line` on, or the last `lines` to begin with; then the open one."""

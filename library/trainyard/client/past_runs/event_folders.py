@@ -60,7 +60,7 @@ def _add(run: PastRun, scalar: Scalar | Restart) -> None:
         return
     if scalar.step >= 0:  # others are left out
         run.rewind(scalar.tag, scalar.step)
-    run.add(scalar.tag, scalar.step, scalar.time, scalar.value)
+    run.add(scalar.tag, scalar.step, time=scalar.time, value=scalar.value)
 
 
 def event_folders(path: Path, *, most: int) -> Iterator[tuple[Path, list[Path]]]:

@@ -173,7 +173,7 @@ def _run_of(store: _Store, row: int) -> PastRun | None:
     for key, step, timestamp, value, is_nan in store.select(_METRICS, (run_uuid,)):
         try:
             number = math.nan if is_nan else _finite(float(value))
-            run.add(str(key), int(step), timestamp / 1000, number)
+            run.add(str(key), int(step), time=timestamp / 1000, value=number)
         except (TypeError, ValueError, OverflowError):
             run.note("points that are no numbers are left out")
     return run
@@ -252,7 +252,7 @@ def _add_line(run: PastRun, key: str, line: bytes) -> None:
     """Add a line `<milliseconds> <value> <step>`; a step is missing in old stores."""
     try:
         timestamp, value, *step = line.split()
-        run.add(key, int(step[0]) if step else 0, int(timestamp) / 1000, float(value))
+        run.add(key, int(step[0]) if step else 0, time=int(timestamp) / 1000, value=float(value))
     except (ValueError, OverflowError):
         run.note("lines that hold no point are left out")
 

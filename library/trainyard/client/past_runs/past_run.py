@@ -89,7 +89,7 @@ class PastRun:
     points: int = 0
     """Points of all series."""
 
-    def add(self, name: str, step: int, time: float, value: float) -> None:
+    def add(self, name: str, step: int, *, time: float, value: float) -> None:
         """Add a point; one that no server stores is left out."""
         if not 0 <= step <= LAST_STEP or not 0 <= time <= LATEST:
             self.note(f"points are left out: step {step} at {time} is not 0 to {LAST_STEP:,}")

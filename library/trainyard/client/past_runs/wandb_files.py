@@ -189,7 +189,7 @@ def _history(run: PastRun, history: memoryview) -> None:
     run.ended = max(run.ended or time, time)
     for name, number_of in values.items():
         if not name.startswith("_"):
-            run.add(name, int(step), time, number_of)
+            run.add(name, int(step), time=time, value=number_of)
 
 
 def _numbers(path: str, value: dict[str, object]) -> dict[str, float]:

@@ -47,14 +47,14 @@ def fit_coefficients(
     size = len(names) + 1
     precisions = [1 / common_spread**2 if common_spread else 1e12] + [1 / spread**2] * len(names)
     at = [0.0] * size
-    loss, damping = _loss(runs, prior, names, at, precisions), 1e-3
+    loss, damping = _loss(runs, prior, names=names, at=at, precisions=precisions), 1e-3
     for _ in range(ITERATIONS):
-        matrix, gradient = _normal_equations(runs, prior, names, at, precisions)
+        matrix, gradient = _normal_equations(runs, prior, names=names, at=at, precisions=precisions)
         for index in range(size):
             matrix[index][index] *= 1 + damping
         moved = [a - change for a, change in zip(at, _solve(matrix, gradient), strict=True)]
         moved[1:] = [min(max(d, -BOUND - moved[0]), BOUND - moved[0]) for d in moved[1:]]
-        new = _loss(runs, prior, names, moved, precisions)
+        new = _loss(runs, prior, names=names, at=moved, precisions=precisions)
         if new > loss:
             damping *= 10
             if damping > 1e6:
@@ -75,6 +75,7 @@ def _coefficients(
 def _loss(
     runs: Sequence[tuple[Callable[[Mapping[Name, float]], Mapping[Name, float]], float]],
     prior: Mapping[Name, float],
+    *,
     names: Sequence[Name],
     at: Sequence[float],
     precisions: Sequence[float],
@@ -90,6 +91,7 @@ def _loss(
 def _normal_equations(
     runs: Sequence[tuple[Callable[[Mapping[Name, float]], Mapping[Name, float]], float]],
     prior: Mapping[Name, float],
+    *,
     names: Sequence[Name],
     at: Sequence[float],
     precisions: Sequence[float],

@@ -39,7 +39,7 @@ class Predictor:
     """Coefficients of their hardware."""
 
     def speed(
-        self, spec: JobSpec, layout: Layout, partition: BatchPartition, memory: MemoryEstimate
+        self, spec: JobSpec, layout: Layout, *, partition: BatchPartition, memory: MemoryEstimate
     ) -> SpeedEstimate:
         """Return the predicted step of a layout.
 
@@ -52,7 +52,7 @@ class Predictor:
         Raises:
             SpecError: the model or the batch cannot be cut into the stages of a pipeline.
         """
-        work = step_work(spec, layout, partition, self.node)
+        work = step_work(spec, layout, partition=partition, node=self.node)
         spent: dict[StepPart, float] = {}
         for quantity, seconds in seconds_by_quantity(work, self.calibration.seconds).items():
             part = PART_OF[quantity]

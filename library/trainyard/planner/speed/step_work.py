@@ -38,7 +38,9 @@ COLLECTIVES_OF_A_STEP = 4
 """Collectives of a step that no axis counts: norm of the gradient, loss, digests, decisions."""
 
 
-def step_work(spec: JobSpec, layout: Layout, partition: BatchPartition, node: NodeKind) -> StepWork:
+def step_work(
+    spec: JobSpec, layout: Layout, *, partition: BatchPartition, node: NodeKind
+) -> StepWork:
     """Return the work of a step.
 
     Args:
@@ -53,7 +55,10 @@ def step_work(spec: JobSpec, layout: Layout, partition: BatchPartition, node: No
     pipeline = plan_pipeline(spec, layout, partition)
     rounds = partition.rounds if pipeline is None else pipeline.runs * pipeline.microbatches
     stages = 1 if pipeline is None else len(pipeline.layers) // layout.pp
-    ranks = [_Rank(spec, layout, partition, part, rounds) for part in parts_of(spec, layout)]
+    ranks = [
+        _Rank(spec, layout, partition=partition, part=part, rounds=rounds)
+        for part in parts_of(spec, layout)
+    ]
     busiest = max(ranks, key=lambda rank: rank.flops)
     bubble = 0.0 if pipeline is None else pipeline.bubble_share
     mean = sum(rank.flops for rank in ranks) / len(ranks)
@@ -89,7 +94,7 @@ class _Rank:
     """One rank of a pipeline, or of the whole model."""
 
     def __init__(
-        self, spec: JobSpec, layout: Layout, partition: BatchPartition, part: Part, rounds: int
+        self, spec: JobSpec, layout: Layout, *, partition: BatchPartition, part: Part, rounds: int
     ) -> None:
         self.spec, self.layout, self.part, self.rounds = spec, layout, part, rounds
         self.shape = a = spec.architecture

@@ -66,7 +66,7 @@ class ArtifactLog:
             TypeError: the image has another type.
             OSError: the file cannot be read.
         """
-        record = _record(name, IMAGE, step, caption)
+        record = _record(name, IMAGE, step=step, caption=caption)
         content = read_image(image)
         if (writer := self._open_artifacts) is None:
             return
@@ -95,7 +95,7 @@ class ArtifactLog:
         """
         if not isinstance(bins, int) or not 1 <= bins <= MAX_BINS:
             raise ValueError(f"bins={bins!r}: a whole number from 1 to {MAX_BINS} is legal")
-        record = _record(name, HISTOGRAM, step, "")
+        record = _record(name, HISTOGRAM, step=step, caption="")
         copied = copy_array(values, what="values", most=MAX_VALUES)
         if (writer := self._open_artifacts) is not None:
             writer.add(record, partial(fold, copied, bins=bins), len(copied.content))
@@ -125,7 +125,7 @@ class ArtifactLog:
                 number of cells.
         """
         whole = name if name.endswith(TABLE_ENDING) else name + TABLE_ENDING
-        record = _record(whole, TABLE, step, "")
+        record = _record(whole, TABLE, step=step, caption="")
         content, left_out = table_content(columns, rows)
         if left_out and _warned.add(name):
             logger.warning("%d rows of the table %r are left out: it is too large", left_out, name)
@@ -177,13 +177,13 @@ class ArtifactLog:
             raise FileNotFoundError(
                 f"path={os.fspath(path)!r} {kind_of}: a file or a folder is legal"
             )
-        records = [_record(each, kind or FILE, step, "") for _, each in found]
+        records = [_record(each, kind or FILE, step=step, caption="") for _, each in found]
         if (writer := self._open_artifacts) is not None:
             for (file, _), record in zip(found, records, strict=True):
                 writer.copy(file, record)
 
 
-def _record(name: str, kind: str, step: SupportsIndex | None, caption: str) -> ArtifactRecord:
+def _record(name: str, kind: str, *, step: SupportsIndex | None, caption: str) -> ArtifactRecord:
     if not isinstance(caption, str):
         raise TypeError(f"caption is {type(caption).__name__}: a text is legal")
     return ArtifactRecord(

@@ -141,11 +141,11 @@ def _values(content: bytes, hyperparameters: dict[str, object]) -> Iterator[Scal
         yield Restart(step)
     if math.isfinite(time):
         for summary in summaries:
-            yield from _scalars(summary, step, time, hyperparameters)
+            yield from _scalars(summary, step, time=time, hyperparameters=hyperparameters)
 
 
 def _scalars(
-    summary: memoryview, step: int, time: float, hyperparameters: dict[str, object]
+    summary: memoryview, step: int, *, time: float, hyperparameters: dict[str, object]
 ) -> Iterator[Scalar]:
     for number, value in fields(summary):
         if number == 1:

@@ -171,7 +171,7 @@ class SavedFiles:
         self._later: dict[Path, tuple[str, int | None]] = {}
 
     def save(
-        self, run: Run, pattern: str, base_path: str | None, policy: str, step: int
+        self, run: Run, pattern: str, *, base_path: str | None, policy: str, step: int
     ) -> list[str]:
         """Log the files of a pattern now, unless `policy` is `end`; return their paths."""
         names = sorted(glob.glob(pattern))  # noqa: PTH207 - a pattern may be absolute
@@ -180,7 +180,7 @@ class SavedFiles:
             name = _relative(path, base_path)
             written = None
             if policy != "end":
-                written = self._log(run, path, name, step)
+                written = self._log(run, path, name=name, step=step)
             if policy != "now":
                 self._later[path.resolve()] = (name, written)
         return [str(path) for path in found]
@@ -190,10 +190,10 @@ class SavedFiles:
         later, self._later = self._later, {}
         for path, (name, written) in later.items():
             if path.is_file():
-                self._log(run, path, name, step, logged=written)
+                self._log(run, path, name=name, step=step, logged=written)
 
     def _log(
-        self, run: Run, path: Path, name: str, step: int, *, logged: int | None = None
+        self, run: Run, path: Path, *, name: str, step: int, logged: int | None = None
     ) -> int | None:
         """Log a file unless it was last written at `logged`; return when it was written."""
         written = None

@@ -92,19 +92,23 @@ class LossWatch:
         bad = next((name for name, value in measured.items() if not math.isfinite(value)), None)
         if bad is not None and self._non_finite != "ignore":
             what = f"{bad} is {measured[bad]} at step {step}"
-            return self._failure(FailureReason.NON_FINITE_LOSS, self._non_finite, what, bad, step)
+            return self._failure(
+                FailureReason.NON_FINITE_LOSS, self._non_finite, what=what, metric=bad, step=step
+            )
         if LOSS not in measured:
             return None
         limit = self._recent.limit if self._spike != "ignore" else None
         if limit is not None and measured[LOSS] > limit:
             what = f"{LOSS} is {measured[LOSS]:.6g}, above the limit {limit:.6g} at step {step}"
-            return self._failure(FailureReason.LOSS_SPIKE, self._spike, what, LOSS, step)
+            return self._failure(
+                FailureReason.LOSS_SPIKE, self._spike, what=what, metric=LOSS, step=step
+            )
         self._recent.add(measured[LOSS])
         self._good = max(self._good, step)
         return None
 
     def _failure(
-        self, reason: FailureReason, action: str, what: str, metric: str, step: int
+        self, reason: FailureReason, action: str, *, what: str, metric: str, step: int
     ) -> Failure:
         window = None
         if action == "rollback" and step > self._good:

@@ -188,7 +188,7 @@ class Run(ArtifactLog):
                 positions differ.
             TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
         """
-        self._records.consume(self._open_writer, step, ids, positions)
+        self._records.consume(self._open_writer, step, ids=ids, positions=positions)
 
     def progress(self, step: SupportsIndex, total: SupportsIndex | None = None) -> None:
         """Record that the script is alive, and its progress, which the job shows.

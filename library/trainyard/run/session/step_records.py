@@ -75,7 +75,7 @@ class StepRecords:
         new = [name for name in numbers if self._rises(legal[name], step)]
         for start in range(0, len(new), MAX_RECORD_VALUES):
             part = new[start : start + MAX_RECORD_VALUES]
-            self._add(writer, step, {legal[name]: numbers[name] for name in part})
+            self._add(writer, step, values={legal[name]: numbers[name] for name in part})
         self._warn_of_renamed({name: legal[name] for name in new if legal[name] != name + ending})
         return {name + ending: numbers[name] for name in new}
 
@@ -95,6 +95,7 @@ class StepRecords:
         self,
         writer: SessionWriter | None,
         step: SupportsIndex,
+        *,
         ids: Iterable[SupportsIndex | str | bytes],
         positions: Iterable[SupportsIndex] | None,
     ) -> None:
@@ -115,7 +116,7 @@ class StepRecords:
         digest = order_digest([step] * len(listed) if positions is None else positions, listed)
         self._consumed = step
         if writer is not None:
-            self._add(writer, step, {}, digest)
+            self._add(writer, step, values={}, digest=digest)
 
     def mark(self, writer: SessionWriter, step: int) -> None:
         """Queue a record without values, which shows the server that this rank is complete so far.
@@ -123,12 +124,13 @@ class StepRecords:
         A single process needs none: its values follow each other in one file.
         """
         if self._place.world_size > 1:
-            self._add(writer, step, {})
+            self._add(writer, step, values={})
 
     def _add(
         self,
         writer: SessionWriter,
         step: int,
+        *,
         values: dict[str, float],
         digest: str | None = None,
     ) -> None:

@@ -75,13 +75,8 @@ def check(
     """
     attempt = connection.execute(
         select(
-            attempts.c.id,
-            attempts.c.job_id,
-            attempts.c.number,
-            attempts.c.start_step,
-            attempts.c.parent_checkpoint_id,
-            jobs.c.forked_from,
-            jobs.c.fork_parts,
+            *(attempts.c.id, attempts.c.job_id, attempts.c.number, attempts.c.start_step),
+            *(attempts.c.parent_checkpoint_id, jobs.c.forked_from, jobs.c.fork_parts),
         )
         .join(jobs, jobs.c.id == attempts.c.job_id)
         .where(attempts.c.id == attempt_id)
@@ -95,8 +90,8 @@ def check(
     spec = effective_spec(connection, attempt_id)
     keys = attempts_of(connection, attempt.job_id)
     if spec.program is not None:
-        same = _same_data(connection, attempt.job_id, attempt.number, 0)
-        past = _past(connection, keys, keys[attempt.number], step, 1, same)
+        same = _same_data(connection, attempt.job_id, number=attempt.number, sequences=0)
+        past = _past(connection, keys, key=keys[attempt.number], step=step, every=1, same_data=same)
         own = _values(connection, {attempt_id: attempt.number}, LOSS, first=step, last=step)
         return of_program(record, past, own.get(attempt_id, {}).get(step))
     manifest = connection.scalar(
@@ -105,26 +100,28 @@ def check(
     if not isinstance(manifest, Manifest):
         return None
     sequences = step * spec.training.global_batch_size
-    same = _same_data(connection, attempt.job_id, attempt.number, sequences)
+    same = _same_data(connection, attempt.job_id, number=attempt.number, sequences=sequences)
     every = explicit(spec.training.log_every_steps)
-    past = _past(connection, keys, keys[attempt.number], step, every, same)
+    past = _past(connection, keys, key=keys[attempt.number], step=step, every=every, same_data=same)
     parent, origin = manifest.train_state, None
     if attempt.parent_checkpoint_id == attempt.forked_from:
         digest = parent.data.dataset_digest  # any digest: no check reads it
         parent = start_state(parent, attempt.fork_parts, dataset_digest=digest)
         origin = origin_of(manifest, spec, attempt.fork_parts)
         if origin.same_steps and not past.digests:
-            past = _past_of(connection, origin, manifest, step, every, sequences)
+            past = _past_of(
+                connection, origin, manifest=manifest, step=step, every=every, sequences=sequences
+            )
     code = _code_digests(connection, attempt.job_id, attempt.number)
-    return compare(spec, parent, record, past, code=code, origin=origin)
+    return compare(spec, parent, record=record, past=past, code=code, origin=origin)
 
 
 def compare(
     spec: JobSpec,
     parent: TrainState,
+    *,
     record: MetricRecord,
     past: Past,
-    *,
     code: tuple[str, str] | None = None,
     origin: Origin | None = None,
 ) -> Continuity:
@@ -232,7 +229,7 @@ def _digest(record: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
 def _loss(record: MetricRecord, past: Past, rounding: Rounding | None) -> Iterator[ContinuityCheck]:
     loss, norm = (record.values.get(name, math.nan) for name in (LOSS, GRAD_NORM))
     if past.same_step is not None:
-        yield check_same_step(loss, norm, past.same_step, rounding)
+        yield check_same_step(loss, norm, other=past.same_step, rounding=rounding)
     elif past.last_losses:
         yield check_band(loss, past.last_losses)
 
@@ -259,6 +256,7 @@ def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str
 def _past_of(
     connection: Connection,
     origin: Origin,
+    *,
     manifest: Manifest,
     step: int,
     every: int,
@@ -269,8 +267,10 @@ def _past_of(
     keys = attempts_of(connection, job_id)
     if number not in keys:
         return Past(digests=(), same_step=None, last_losses=())
-    same = _same_data(connection, job_id, number, sequences)
-    found = _past(connection, keys, keys[number], step, every, same, with_itself=True)
+    same = _same_data(connection, job_id, number=number, sequences=sequences)
+    found = _past(
+        connection, keys, key=keys[number], step=step, every=every, same_data=same, with_itself=True
+    )
     if origin.differs:
         return replace(found, of_job=OF_OTHER_JOB, same_step=None, last_losses=())
     same_step = found.same_step and replace(
@@ -282,11 +282,11 @@ def _past_of(
 def _past(
     connection: Connection,
     keys: dict[int, AttemptKey],
+    *,
     key: AttemptKey,
     step: int,
     every: int,
     same_data: Collection[int],
-    *,
     with_itself: bool = False,
 ) -> Past:
     numbers = {o.id: number for number, o in keys.items() if with_itself or number != key.number}
@@ -339,13 +339,15 @@ def _other_loss(
     return OtherLoss(
         attempt=f"attempt {other}",
         loss=loss,
-        grad_norm=_largest_norm(connection, courses, max(parted + 1, step - MAX_NORMS), step),
+        grad_norm=_largest_norm(
+            connection, courses, first=max(parted + 1, step - MAX_NORMS), last=step
+        ),
         steps=step - parted,
     )
 
 
 def _largest_norm(
-    connection: Connection, courses: Collection[Lineage], first: int, last: int
+    connection: Connection, courses: Collection[Lineage], *, first: int, last: int
 ) -> float:
     """Return the largest norm of a gradient in some steps of two courses; NaN without one."""
     segments = {each for course in courses for each in course.segments}
@@ -360,7 +362,7 @@ def _largest_norm(
     return max(norms, default=math.nan)
 
 
-def _same_data(connection: Connection, job_id: str, number: int, sequences: int) -> set[int]:
+def _same_data(connection: Connection, job_id: str, *, number: int, sequences: int) -> set[int]:
     """Return the attempts whose first sequences are those of attempt `number`."""
     columns = attempts.c
     query = select(columns.number, columns.skip).where(columns.job_id == job_id)

@@ -32,7 +32,7 @@ class OtherLoss:
 
 
 def check_same_step(
-    loss: float, grad_norm: float, other: OtherLoss, rounding: Rounding | None
+    loss: float, grad_norm: float, *, other: OtherLoss, rounding: Rounding | None
 ) -> ContinuityCheck:
     """Check that rounding explains the difference of two losses of one step.
 

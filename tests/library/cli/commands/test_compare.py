@@ -23,12 +23,12 @@ def pair(yard: Yard) -> tuple[str, str]:
     ids = []
     for name, steps, tokens in (("wide", 6, 100), ("narrow", 3, 200)):
         job_id, [supervisor] = yard.harness.running(name=name)
-        report(yard, supervisor, steps, tokens)
+        report(yard, supervisor, steps=steps, tokens=tokens)
         ids.append(job_id)
     return ids[0], ids[1]
 
 
-def report(yard: Yard, supervisor: Supervisor, steps: int, tokens: int) -> None:
+def report(yard: Yard, supervisor: Supervisor, *, steps: int, tokens: int) -> None:
     lines = [
         {
             "step": step,

@@ -70,8 +70,8 @@ def test_what_cannot_be_imported_is_explained(yard: Yard, run: Run, tmp_path: Pa
 def past_run(points: int) -> PastRun:
     made = PastRun("wandb", "long", "long")
     for step in range(points):
-        made.add("loss", step, 1.7e9 + step, float(step))
-        made.add("lr", step, 1.7e9 + step, 0.1)
+        made.add("loss", step, time=1.7e9 + step, value=float(step))
+        made.add("lr", step, time=1.7e9 + step, value=0.1)
     return made
 
 
@@ -126,7 +126,7 @@ def test_the_widest_run_fits_into_requests(yard: Yard) -> None:
     made = PastRun("wandb", "wide", "wide", state="succeeded")
     for number in range(2000):
         name = f"{number}," + "路" * 900
-        made.add(name, 1, 1.7e9, 1.0)
+        made.add(name, 1, time=1.7e9, value=1.0)
         made.summary[name] = 1.0
         made.config[f"list-{number}"] = ["词" * 4000, *range(200)]
     made.command = ("词" * 4000,) * 256

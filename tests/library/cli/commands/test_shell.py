@@ -109,7 +109,7 @@ def training(
             place = make_place(tmp_path, unused, name=node)
             place.local = replace(place.local, allow_code=allowing)
             place.node.remember_server(url)
-            claim = Supervisor(harness, attempt_id, node).reply
+            claim = Supervisor(harness, attempt_id, node=node).reply
             claim = claim.model_copy(update={"report_seconds": 0.1})
             runs[node] = prepare_run(place.local, attempt_id, claim)
             with in_background():

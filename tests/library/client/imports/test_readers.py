@@ -199,7 +199,7 @@ def test_names_become_legal_and_stay_apart() -> None:
 def test_of_points_with_one_step_the_newest_stays() -> None:
     run = PastRun("tensorboard", "a", "a")
     for step, time, value in ((1, 1.0, 1.0), (2, 2.0, 2.0), (3, 3.0, 3.0), (2, 4.0, 20.0)):
-        run.add("loss", step, time, value)
+        run.add("loss", step, time=time, value=value)
     ordered(run)
     assert points(run, "loss") == [(1, 1.0), (2, 20.0), (3, 3.0)]
     assert run.points == 3
@@ -208,9 +208,9 @@ def test_of_points_with_one_step_the_newest_stays() -> None:
 
 def test_what_no_server_stores_is_left_out_and_noted() -> None:
     run = PastRun("mlflow", "a", "a")
-    run.add("loss", -1, 1.0, 1.0)
-    run.add("loss", 10**10, 1.0, 1.0)
-    run.add("loss", 1, math.nan, 1.0)
+    run.add("loss", -1, time=1.0, value=1.0)
+    run.add("loss", 10**10, time=1.0, value=1.0)
+    run.add("loss", 1, time=math.nan, value=1.0)
     assert (run.points, len(run.notes)) == (0, 1)
     run.config = {"deep": {"a": None, "b": [1, [2]]}, "huge": 10**30, "nan": math.nan, "1x": "\0"}
     assert arguments_of(run) == {
@@ -228,7 +228,7 @@ def test_the_digest_is_that_of_the_content() -> None:
     assert {digest_of(run) for run in first.values()} == {digest_of(run) for run in again.values()}
     one = first["calm-river"]
     before = digest_of(one)
-    one.add("train/loss", 11, 1.0, 1.0)
+    one.add("train/loss", 11, time=1.0, value=1.0)
     assert digest_of(one) != before
 
 

@@ -22,6 +22,7 @@ class Waiting:
 def fair_order(
     waiting: Iterable[Waiting],
     held: Mapping[str, int],
+    *,
     weights: Mapping[str, float],
     largest: Mapping[str, int],
 ) -> Sequence[Waiting]:

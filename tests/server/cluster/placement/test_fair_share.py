@@ -79,7 +79,7 @@ class Cluster:
     def _place(self) -> None:
         online = SLOTS * self.nodes
         largest = {each: min(self.max_slots.get(each, online), online) for each in self.weights}
-        order = fair_order(self.waiting, self.held, self.weights, largest)
+        order = fair_order(self.waiting, self.held, weights=self.weights, largest=largest)
         queue = [QueuedJob(j.id, j.id, Demand(j.size), project=j.project) for j in order]
         offers = [
             Offer(node, "cpu", SLOTS, tuple(sorted(free)), {"checkpoints": "r"})

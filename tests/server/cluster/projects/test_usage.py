@@ -101,7 +101,9 @@ def test_a_scheduler_sums_up_the_hours_once_in_some_rounds(
     harness.add_node(slots=2)
     _, (supervisor,) = harness.running(project="vision")
     harness.submit(project="vision", resources={"world_size": 2, "min_world_size": 1})
-    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database), periodic_work)
+    scheduler = Scheduler(
+        context, harness.dispatcher, leader=Leader(context.database), work_of=periodic_work
+    )
     with statements(context) as seen:
         for _ in range(4):
             assert scheduler.tick()

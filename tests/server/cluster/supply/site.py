@@ -112,7 +112,7 @@ class Site:
         with self.context.database.write() as connection:
             lock_source(connection, self.name)
             rows = [r for r in open_requests(connection, self.name) if r.id == request_id]
-            withdraw(self.context, connection, rows, "not needed", actor=ADA)
+            withdraw(self.context, connection, requests=rows, reason="not needed", actor=ADA)
 
     def claim(self, request_id: str, *, secrets: tuple[str, ...] | None = None) -> RequestOrder:
         """Claim a request with the secrets of its pilots."""

@@ -168,7 +168,7 @@ def test_what_is_written_of_each_kind_is_read_as_its_view(context: Context) -> N
 def test_what_is_noticed_of_each_kind_is_read_as_its_view(context: Context) -> None:
     with context.database.write() as connection:
         for example in NOTICES:
-            notify(context, connection, Subject("j", 2, "a"), example)
+            notify(context, connection, subject=Subject("j", 2, "a"), data=example)
     with context.database.read() as connection:
         rows = read_notices(connection, since=context.now(), job_id="j")
     texts = [notice_frame(row).content.decode() for row in rows]

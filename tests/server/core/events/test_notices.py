@@ -22,7 +22,7 @@ from trainyard.protocol.rest.event_data import LogStored, Waiting
 def waits(context: Context, job_id: str, reason: str) -> None:
     """Commit one notice."""
     with context.database.write() as connection:
-        notify(context, connection, Subject(job_id), Waiting(reason=reason))
+        notify(context, connection, subject=Subject(job_id), data=Waiting(reason=reason))
 
 
 def take(context: Context, cursor: NoticeCursor) -> list[tuple[str, str]]:
@@ -55,9 +55,11 @@ def rows_of(connection: Connection, job_id: str) -> list[tuple[str, str]]:
 def test_a_notice_replaces_the_one_of_its_job_kind_and_part(context: Context) -> None:
     with context.database.write() as connection:
         for rank, lines in ((0, 1), (1, 1), (0, 2)):
-            notify(context, connection, Subject("a"), LogStored(rank=rank, lines=lines))
-        notify(context, connection, Subject("a"), Waiting(reason="r"))
-        notify(context, connection, Subject("b"), Waiting(reason="r"))
+            notify(
+                context, connection, subject=Subject("a"), data=LogStored(rank=rank, lines=lines)
+            )
+        notify(context, connection, subject=Subject("a"), data=Waiting(reason="r"))
+        notify(context, connection, subject=Subject("b"), data=Waiting(reason="r"))
     with context.database.read() as connection:
         assert rows_of(connection, "a") == [("waiting", ""), ("log", "0"), ("log", "1")]
         newest = select(notices.c.data).where(notices.c.kind == "log", notices.c.part == "0")
@@ -114,7 +116,7 @@ def test_a_transaction_that_commits_late_is_not_missed(context: Context) -> None
     if context.database.is_sqlite:
         return
     with started(context) as cursor, context.database.write() as slow:
-        notify(context, slow, Subject("slow"), Waiting(reason="one"))
+        notify(context, slow, subject=Subject("slow"), data=Waiting(reason="one"))
         waits(context, "quick", "one")
         assert take(context, cursor) == [("quick", "one")]
         waits(context, "quick", "two")

@@ -249,7 +249,7 @@ def test_a_stop_while_a_share_is_unclaimed_cancels_the_others(
     harness.add_node("b", slots=2)
     job_id = harness.submit(**TWO_NODES)
     harness.place()
-    first = Supervisor(harness, harness.attempt(job_id).id, "a")
+    first = Supervisor(harness, harness.attempt(job_id).id, node="a")
     stop(context, job_id, actor=ADA, reason="")
     assert first.report() == DesiredState.CANCEL
     first.end("cancelled")

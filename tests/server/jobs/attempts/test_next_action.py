@@ -38,15 +38,23 @@ def failed(
 ) -> NextAction | None:
     """Return what helps a job that saved at these steps and failed at another."""
     job_id, (supervisor,) = harness.running(**{"retry": {"max_retries": 0}} | sections)
-    return ended(harness, context, job_id, supervisor, reason=reason, saved=saved, step=step)
+    return ended(
+        harness,
+        context,
+        job_id=job_id,
+        supervisor=supervisor,
+        reason=reason,
+        saved=saved,
+        step=step,
+    )
 
 
 def ended(
     harness: Harness,
     context: Context,
+    *,
     job_id: str,
     supervisor: Supervisor,
-    *,
     reason: FailureReason,
     saved: tuple[int, ...],
     step: int,
@@ -123,7 +131,9 @@ def test_a_fork_that_saved_what_it_loaded_is_forked_again(
     harness.place()
     (supervisor,) = harness.claim_all(forked)
     reason = FailureReason.NON_FINITE_LOSS
-    action = ended(harness, context, forked, supervisor, reason=reason, saved=(0,), step=3)
+    action = ended(
+        harness, context, job_id=forked, supervisor=supervisor, reason=reason, saved=(0,), step=3
+    )
     assert action is not None
     assert (action.verb, action.step) == ("fork", 0), "a new job would lose the weights"
 

@@ -232,7 +232,9 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
     for kind in (OperationKind.SCRUB, OperationKind.VERIFY):
         with context.database.write() as connection:
             job, row = guards.locked_to_stay(connection, checkpoint)
-            order.append(service.queue_on(context, connection, job, row, kind, actor=ADA))
+            order.append(
+                service.queue_on(context, connection, job=job, checkpoint=row, kind=kind, actor=ADA)
+            )
         yard.harness.clock.advance(1)
     order.append(service.sample(context, checkpoint, SampleRequest(), actor=ADA))
     with context.database.read() as connection:

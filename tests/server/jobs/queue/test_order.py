@@ -50,7 +50,7 @@ def key_of(project: str, size: int) -> str:
     return f"group-{project}-{size}"
 
 
-def store(context: Context, like: str, rows: Sequence[Waiting], held: Mapping[str, int]) -> None:
+def store(context: Context, like: str, *, rows: Sequence[Waiting], held: Mapping[str, int]) -> None:
     """Store queued jobs in groups, and a running job of so many slots for each project."""
     with context.database.write() as connection:
         row = connection.execute(select(jobs).where(jobs.c.id == like)).one()._asdict()
@@ -140,9 +140,11 @@ def place_of(context: Context, new: Waiting) -> int:
 def test_it_is_the_order_of_the_definition(harness: Harness, context: Context, seed: int) -> None:
     make_projects(context, WEIGHTS)
     rows, held = backlog(context, seed), {"default": 3, "vision": 5}
-    store(context, harness.submit(), rows, held)
+    store(context, harness.submit(), rows=rows, held=held)
     everything = dict.fromkeys(WEIGHTS, 8)
-    assert listed(context) == [job.id for job in fair_order(rows, held, WEIGHTS, everything)]
+    assert listed(context) == [
+        job.id for job in fair_order(rows, held, weights=WEIGHTS, largest=everything)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -153,11 +155,13 @@ def test_a_job_that_cannot_start_adds_nothing_to_the_tags_behind_it(
     change_project(context, "vision", ProjectSettings(max_slots=LARGEST["vision"]), actor=ADA)
     harness.add_node(slots=LARGEST["default"])
     rows, held = backlog(context, seed), {"default": 3, "vision": 5}
-    store(context, harness.submit(), rows, held)
-    assert listed(context) == [job.id for job in fair_order(rows, held, WEIGHTS, LARGEST)]
+    store(context, harness.submit(), rows=rows, held=held)
+    assert listed(context) == [
+        job.id for job in fair_order(rows, held, weights=WEIGHTS, largest=LARGEST)
+    ]
     for project in WEIGHTS:
         new = Waiting(context.new_id(), project, 1, queued_at=100.0)
-        order = fair_order([*rows, new], held, WEIGHTS, LARGEST)
+        order = fair_order([*rows, new], held, weights=WEIGHTS, largest=LARGEST)
         assert place_of(context, new) == order.index(new)
 
 
@@ -170,7 +174,7 @@ def test_the_scheduler_follows_all_changes_of_the_order(
     make_projects(context, WEIGHTS)
     harness.add_node(slots=LARGEST["default"])
     rows = backlog(context, seed)
-    store(context, harness.submit(), rows, {"default": 3, "vision": 5})
+    store(context, harness.submit(), rows=rows, held={"default": 3, "vision": 5})
     queue = SchedulingQueue()
     away: list[Waiting] = []
     for _ in range(12):
@@ -206,7 +210,7 @@ def test_a_job_that_returns_to_its_group_has_its_new_place(
     harness: Harness, context: Context
 ) -> None:
     rows = [Waiting(context.new_id(), "default", 1, queued_at=float(at)) for at in range(3)]
-    store(context, harness.submit(), rows, {"default": 1})
+    store(context, harness.submit(), rows=rows, held={"default": 1})
     queue = SchedulingQueue()
     assert kept(context, queue)[0] == [job.id for job in rows]
     with context.database.write() as connection:
@@ -220,7 +224,7 @@ def test_a_job_that_an_update_could_not_read_is_read_by_the_next(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [Waiting(context.new_id(), "default", 1, queued_at=float(at)) for at in range(2)]
-    store(context, harness.submit(), rows, {"default": 1})
+    store(context, harness.submit(), rows=rows, held={"default": 1})
     queue = SchedulingQueue()
     kept(context, queue)
     with context.database.write() as connection:
@@ -244,7 +248,7 @@ def test_the_first_jobs_are_those_of_the_queue_and_of_each_group(
 ) -> None:
     make_projects(context, WEIGHTS)
     rows, held = backlog(context, 3), {"default": 3, "vision": 5}
-    store(context, harness.submit(), rows, held)
+    store(context, harness.submit(), rows=rows, held=held)
     with context.database.write() as connection:  # groups of several projects
         for number, job in enumerate(rows):
             key = key_of(list(WEIGHTS)[number % 3], job.size)
@@ -269,7 +273,7 @@ def test_while_one_project_waits_it_is_the_order_of_arrival(
     rows = [
         Waiting(job.id, "vision", 1, job.queued_at, job.priority) for job in backlog(context, 1)
     ]
-    store(context, harness.submit(), rows, {"default": 3, "vision": 5})
+    store(context, harness.submit(), rows=rows, held={"default": 3, "vision": 5})
     with context.database.read() as connection:
         assert not read_order(connection).is_fair
         assert read_order(connection, candidate="speech").is_fair
@@ -280,10 +284,10 @@ def test_while_one_project_waits_it_is_the_order_of_arrival(
 def test_a_candidate_has_the_place_that_it_gets(harness: Harness, context: Context) -> None:
     make_projects(context, WEIGHTS)
     rows, held = backlog(context, 2), {"default": 3, "vision": 5}
-    store(context, harness.submit(), rows, held)
+    store(context, harness.submit(), rows=rows, held=held)
     for project in WEIGHTS:
         new = Waiting(context.new_id(), project, 2, queued_at=100.0)
-        order = fair_order([*rows, new], held, WEIGHTS, dict.fromkeys(WEIGHTS, 8))
+        order = fair_order([*rows, new], held, weights=WEIGHTS, largest=dict.fromkeys(WEIGHTS, 8))
         assert place_of(context, new) == order.index(new)
 
 

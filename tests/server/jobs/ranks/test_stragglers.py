@@ -77,7 +77,7 @@ def running(
 def view_of(harness: Harness, context: Context, job_id: str) -> AttemptView:
     with context.database.read() as connection:
         spec = harness.job(job_id).spec
-        (view,) = attempt_views(connection, job_id, spec, [harness.attempt(job_id)])
+        (view,) = attempt_views(connection, job_id, spec=spec, rows=[harness.attempt(job_id)])
     return view
 
 

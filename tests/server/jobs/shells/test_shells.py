@@ -53,17 +53,21 @@ def orders(context: Context, supervisor: Supervisor) -> tuple[ShellOrder, ...]:
 
 
 def tell(
-    context: Context, supervisor: Supervisor, shell_id: str, content: bytes = b"", **more: Any
+    context: Context, supervisor: Supervisor, *, shell_id: str, content: bytes = b"", **more: Any
 ) -> ShellOutputReply:
     message = ShellOutputMessage(protocol=PROTOCOL, content=content, **{"start": 0, **more})
-    return worker_api.store_output(context, share_of(context, supervisor), shell_id, message)
+    return worker_api.store_output(
+        context, share_of(context, supervisor), shell_id=shell_id, message=message
+    )
 
 
 def given(
-    context: Context, supervisor: Supervisor, shell_id: str, start: int = 0
+    context: Context, supervisor: Supervisor, *, shell_id: str, start: int = 0
 ) -> ShellInputReply:
     request = ShellInputRequest(protocol=PROTOCOL, start=start)
-    return worker_api.read_input(context, share_of(context, supervisor), shell_id, request)
+    return worker_api.read_input(
+        context, share_of(context, supervisor), shell_id=shell_id, request=request
+    )
 
 
 def seen(context: Context, shell: ShellView, start: int = 0) -> ShellOutput:
@@ -82,7 +86,7 @@ def shell(context: Context, running: Launched) -> ShellView:
     """A command that its node has begun."""
     job_id, supervisor = running
     made = service.open_shell(context, job_id, LS, actor=ADA)
-    tell(context, supervisor, made.id)
+    tell(context, supervisor, shell_id=made.id)
     return made
 
 
@@ -104,7 +108,7 @@ def test_a_command_is_ordered_until_its_supervisor_reports_it(
     expected = ShellOrder(id=made.id, argv=("sh", "-c", "a  b"), terminal=terminal, rank=0)
     for _ in range(2):
         assert orders(context, supervisor) == (expected,)
-    tell(context, supervisor, made.id)
+    tell(context, supervisor, shell_id=made.id)
     assert orders(context, supervisor) == ()
     assert seen(context, made).shell.started_at is not None
 
@@ -115,19 +119,21 @@ def test_output_and_input_arrive_once_though_messages_are_doubled(
 ) -> None:
     _, supervisor = running
     for _ in range(2):
-        assert tell(context, supervisor, shell.id, b"one\n").stored == 4
-    assert tell(context, supervisor, shell.id, b"one\ntwo\n").stored == 8
-    assert tell(context, supervisor, shell.id, b"late", start=20).stored == 8
+        assert tell(context, supervisor, shell_id=shell.id, content=b"one\n").stored == 4
+    assert tell(context, supervisor, shell_id=shell.id, content=b"one\ntwo\n").stored == 8
+    assert tell(context, supervisor, shell_id=shell.id, content=b"late", start=20).stored == 8
     assert seen(context, shell).content == b"one\ntwo\n"
     assert (seen(context, shell, 4).content, seen(context, shell, 4).start) == (b"two\n", 4)
     assert seen(context, shell, 8).content == b""
     for _ in range(2):
         body = ShellInput(content=b"yes\n", end=True)
-        stored = service.store_input(context, shell.job_id, shell.id, body, actor=ADA)
+        stored = service.store_input(
+            context, shell.job_id, shell_id=shell.id, given=body, actor=ADA
+        )
         assert stored.stored == 4
-    reply = given(context, supervisor, shell.id)
+    reply = given(context, supervisor, shell_id=shell.id)
     assert (reply.content, reply.end, reply.wanted) == (b"yes\n", True, True)
-    assert given(context, supervisor, shell.id, 4).content == b""
+    assert given(context, supervisor, shell_id=shell.id, start=4).content == b""
 
 
 @BRINGS_CODE
@@ -135,18 +141,28 @@ def test_a_row_holds_no_more_than_a_window_of_each_stream(
     context: Context, running: Launched, shell: ShellView
 ) -> None:
     _, supervisor = running
-    assert tell(context, supervisor, shell.id, b"x" * WINDOW_BYTES).stored == WINDOW_BYTES
+    assert (
+        tell(context, supervisor, shell_id=shell.id, content=b"x" * WINDOW_BYTES).stored
+        == WINDOW_BYTES
+    )
     more = {"start": WINDOW_BYTES}
-    assert tell(context, supervisor, shell.id, b"rest", **more).stored == WINDOW_BYTES
+    assert (
+        tell(context, supervisor, shell_id=shell.id, content=b"rest", **more).stored == WINDOW_BYTES
+    )
     assert len(seen(context, shell).content) == WINDOW_BYTES
     seen(context, shell, WINDOW_BYTES - 1)
-    assert tell(context, supervisor, shell.id, b"rest", **more).stored == WINDOW_BYTES + 4
+    assert (
+        tell(context, supervisor, shell_id=shell.id, content=b"rest", **more).stored
+        == WINDOW_BYTES + 4
+    )
     assert seen(context, shell, WINDOW_BYTES).content == b"rest"
     for start, expected in ((0, INPUT_BYTES), (INPUT_BYTES, INPUT_BYTES)):
         body = ShellInput(start=start, content=b"y" * INPUT_BYTES, end=start > 0)
-        stored = service.store_input(context, shell.job_id, shell.id, body, actor=ADA)
+        stored = service.store_input(
+            context, shell.job_id, shell_id=shell.id, given=body, actor=ADA
+        )
         assert stored.stored == expected
-    assert not given(context, supervisor, shell.id).end
+    assert not given(context, supervisor, shell_id=shell.id).end
 
 
 @BRINGS_CODE
@@ -154,9 +170,11 @@ def test_the_size_of_the_terminal_is_news(
     context: Context, running: Launched, shell: ShellView
 ) -> None:
     wide = Terminal(columns=200)
-    service.store_input(context, shell.job_id, shell.id, ShellInput(terminal=wide), actor=ADA)
+    service.store_input(
+        context, shell.job_id, shell_id=shell.id, given=ShellInput(terminal=wide), actor=ADA
+    )
     request = ShellInputRequest(protocol=PROTOCOL, start=0)
-    reply = given(context, running[1], shell.id)
+    reply = given(context, running[1], shell_id=shell.id)
     assert reply.terminal == wide
     assert worker_api.is_news(reply, request)
     known = request.model_copy(update={"terminal": wide})
@@ -170,8 +188,8 @@ def test_request_and_end_are_events_without_credentials(
     job_id, supervisor = running
     argv = ("git", "pull", "https://ada:hunter2@host/x")
     made = service.open_shell(context, job_id, ShellRequest(argv=argv), actor=ADA)
-    tell(context, supervisor, made.id, b"bye", exit=ShellExit(exit_code=3))
-    tell(context, supervisor, made.id, exit=ShellExit(exit_code=3))
+    tell(context, supervisor, shell_id=made.id, content=b"bye", exit=ShellExit(exit_code=3))
+    tell(context, supervisor, shell_id=made.id, exit=ShellExit(exit_code=3))
     columns = (events.c.kind, events.c.actor, events.c.node, events.c.message, events.c.data)
     with context.database.read() as connection:
         kept = connection.execute(select(*columns).order_by(events.c.id)).all()
@@ -183,7 +201,7 @@ def test_request_and_end_are_events_without_credentials(
     ended = seen(context, made)
     assert (ended.content, ended.shell.exit_code, ended.shell.failure) == (b"bye", 3, None)
     assert ended.shell.ended_at is not None
-    assert not tell(context, supervisor, made.id, b"more").wanted
+    assert not tell(context, supervisor, shell_id=made.id, content=b"more").wanted
 
 
 @BRINGS_CODE
@@ -194,7 +212,7 @@ def test_only_who_requested_a_command_reads_and_writes_it(
     with pytest.raises(ForbiddenError):
         service.read_output(context, job_id, shell.id, start=0, actor=EVE)
     with pytest.raises(ForbiddenError):
-        service.store_input(context, job_id, shell.id, ShellInput(), actor=EVE)
+        service.store_input(context, job_id, shell_id=shell.id, given=ShellInput(), actor=EVE)
     with pytest.raises(ForbiddenError):
         service.close_shell(context, job_id, shell.id, actor=EVE)
     with pytest.raises(NotFoundError):
@@ -244,7 +262,7 @@ def test_a_command_taints_the_attempt_before_it_is_ordered(
     assert not tainted()
     made = service.open_shell(context, job_id, LS, actor=ADA)
     assert tainted()
-    tell(context, supervisor, made.id, exit=ShellExit(exit_code=0))
+    tell(context, supervisor, shell_id=made.id, exit=ShellExit(exit_code=0))
     supervisor.end("succeeded")
     assert tainted()
 
@@ -267,10 +285,10 @@ def test_a_closed_command_is_not_wanted(
     context: Context, running: Launched, shell: ShellView
 ) -> None:
     service.close_shell(context, shell.job_id, shell.id, actor=ADA)
-    assert not tell(context, running[1], shell.id).wanted
-    assert not given(context, running[1], shell.id).wanted
+    assert not tell(context, running[1], shell_id=shell.id).wanted
+    assert not given(context, running[1], shell_id=shell.id).wanted
     with pytest.raises(ConflictError, match="was closed"):
-        service.store_input(context, shell.job_id, shell.id, ShellInput(), actor=ADA)
+        service.store_input(context, shell.job_id, shell_id=shell.id, given=ShellInput(), actor=ADA)
 
 
 @BRINGS_CODE
@@ -280,18 +298,18 @@ def test_a_command_whose_output_nobody_reads_is_not_wanted(
     clock.advance(40)
     seen(context, shell)
     clock.advance(40)
-    assert tell(context, running[1], shell.id).wanted
+    assert tell(context, running[1], shell_id=shell.id).wanted
     clock.advance(25)
-    assert not tell(context, running[1], shell.id).wanted
+    assert not tell(context, running[1], shell_id=shell.id).wanted
 
 
 @BRINGS_CODE
 def test_a_command_has_a_time_limit(context: Context, clock: FakeClock, running: Launched) -> None:
     request = ShellRequest(argv=("sleep", "9"), seconds=30)
     made = service.open_shell(context, running[0], request, actor=ADA)
-    assert tell(context, running[1], made.id).wanted
+    assert tell(context, running[1], shell_id=made.id).wanted
     clock.advance(31)
-    assert not tell(context, running[1], made.id).wanted
+    assert not tell(context, running[1], shell_id=made.id).wanted
 
 
 @BRINGS_CODE
@@ -323,7 +341,7 @@ def test_an_attempt_runs_few_commands_at_once(context: Context, running: Launche
     made = [service.open_shell(context, job_id, LS, actor=ADA) for _ in range(service.MAX_OPEN)]
     with pytest.raises(ConflictError, match="4 commands"):
         service.open_shell(context, job_id, LS, actor=ADA)
-    tell(context, supervisor, made[0].id, exit=ShellExit(exit_code=0))
+    tell(context, supervisor, shell_id=made[0].id, exit=ShellExit(exit_code=0))
     service.open_shell(context, job_id, LS, actor=ADA)
 
 
@@ -348,7 +366,7 @@ def test_a_rank_names_its_node(context: Context, harness: Harness) -> None:
     assert made.id in {order.id for order in orders(context, by_rank[1])}
     assert made.id not in {order.id for order in orders(context, by_rank[0])}
     with pytest.raises(NotFoundError):
-        tell(context, by_rank[0], made.id)
+        tell(context, by_rank[0], shell_id=made.id)
     refused: Mapping[str, dict[str, Any]] = {
         "rank=4 of ranks 0 to 3": {"rank": 4},
         "node='elsewhere' is none of": {"node": "elsewhere"},

@@ -21,8 +21,8 @@ class Yard:
         self.keeper = SupplyKeeper(
             harness.context,
             harness.placer.queue,
-            lambda: harness.placer.over_quota,
-            self.sent.append,
+            over_quota=lambda: harness.placer.over_quota,
+            send=self.sent.append,
         )
         self.leaving = LeaveKeeper(harness.context)
 

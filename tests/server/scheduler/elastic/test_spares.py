@@ -46,7 +46,7 @@ def test_a_job_starts_with_a_spare_node_that_gets_no_launch(harness: Harness) ->
     assert {message.node for message in harness.dispatcher.sent} == {"a", "b"}
     attempt_id = harness.attempt(job_id).id
     with pytest.raises(NotFoundError, match="node 'c' has no share"):
-        Supervisor(harness, attempt_id, "c")
+        Supervisor(harness, attempt_id, node="c")
     other = harness.submit()
     assert harness.place() == 0
     assert harness.job(other).reason == "needs 1 slot, 0 free, 6 held by tiny"

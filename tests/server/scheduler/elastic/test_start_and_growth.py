@@ -177,7 +177,9 @@ def test_the_scheduler_runs_every_part(harness: Harness, context: Context) -> No
     harness.add_node("a", slots=2)
     harness.add_node("b", slots=2)
     job_id = harness.submit(**SIX)
-    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database), periodic_work)
+    scheduler = Scheduler(
+        context, harness.dispatcher, leader=Leader(context.database), work_of=periodic_work
+    )
     for _ in range(3):
         assert scheduler.tick()
     for supervisor in harness.claim_all(job_id):

@@ -174,7 +174,7 @@ def test_a_former_leader_writes_nothing(
     harness: Harness, context: Context, make_due: Callable[[Harness], Part]
 ) -> None:
     first, second = Leader(context.database), Leader(context.database)
-    former = Scheduler(context, harness.dispatcher, first, periodic_work)
+    former = Scheduler(context, harness.dispatcher, leader=first, work_of=periodic_work)
     assert former.tick()
     expire(context.database)
     assert second.held() == 2
@@ -195,7 +195,7 @@ def test_a_scheduler_that_leads_again_writes_in_the_new_epoch(
     harness: Harness, context: Context
 ) -> None:
     first, second = Leader(context.database), Leader(context.database)
-    scheduler = Scheduler(context, harness.dispatcher, first, periodic_work)
+    scheduler = Scheduler(context, harness.dispatcher, leader=first, work_of=periodic_work)
     assert scheduler.tick()
     expire(context.database)
     assert second.held() == 2

@@ -85,7 +85,7 @@ def test_rounds_go_on_while_the_broker_hangs(
     sender.app.conf.broker_transport_options["socket_timeout"] = SENDS_SECONDS
     outbox = Outbox(sender, context.clock)
     leader = Leader(context.database)
-    scheduler = Scheduler(context, outbox, leader, periodic_work)
+    scheduler = Scheduler(context, outbox, leader=leader, work_of=periodic_work)
     jobs = [harness.submit(retry={"max_retries": 0}) for _ in range(JOBS)]
     broker.halt()
     began = time.monotonic()

@@ -30,6 +30,7 @@ BLOCKED = text(
 def run_between(
     context: Context,
     first: Callable[[Connection], object],
+    *,
     action: Callable[[], object],
     second: Callable[[Connection], object],
 ) -> None:
@@ -61,7 +62,12 @@ def test_nodes_go_offline_in_the_order_of_their_names(harness: Harness, context:
     for _ in range(60):
         harness.clock.advance(1)
         beat(context)
-    run_between(context, partial(touch, node="a"), harness.reconciler.run, partial(touch, node="b"))
+    run_between(
+        context,
+        partial(touch, node="a"),
+        action=harness.reconciler.run,
+        second=partial(touch, node="b"),
+    )
     with context.database.read() as connection:
         offline = select(events.c.node).where(events.c.kind == "node_offline")
         assert connection.scalars(offline.order_by(events.c.id)).all() == ["a", "b"]
@@ -76,9 +82,9 @@ def test_a_report_locks_the_nodes_of_its_attempt_in_the_order_of_their_names(
     assert one.reply.attempt.check_network
     (of_b,) = (each for each in (one, other) if each.node == "b")
     report = partial(of_b.report, phase=Phase.TRAINING, unusable={"GPU-a": "does not answer"})
-    run_between(context, partial(touch, node="a"), report, partial(touch, node="b"))
+    run_between(context, partial(touch, node="a"), action=report, second=partial(touch, node="b"))
     hang = partial(of_b.end, "failed", FailureReason.HANG)
-    run_between(context, partial(touch, node="a"), hang, partial(touch, node="b"))
+    run_between(context, partial(touch, node="a"), action=hang, second=partial(touch, node="b"))
 
 
 def test_a_report_locks_its_node_before_the_event_that_metrics_are_dropped(
@@ -90,7 +96,9 @@ def test_a_report_locks_its_node_before_the_event_that_metrics_are_dropped(
     last = harness.job(job_id).spec.training.steps
     lines = chunk("metrics", metric_lines(last, last + 1))
     report = partial(send, context, supervisor, lines, unusable={"GPU-a": "does not answer"})
-    run_between(context, partial(touch, node="a"), report, context.database.lock_events)
+    run_between(
+        context, partial(touch, node="a"), action=report, second=context.database.lock_events
+    )
     (dropped,) = kept_events(context, "metrics_dropped")
     assert dropped["what"] == "steps"
 
@@ -104,7 +112,7 @@ def test_a_project_changes_while_a_job_of_it_is_forked(harness: Harness, context
     run_between(
         context,
         partial(lock_job, job_id=job_id),
-        partial(change_project, context, name, settings, actor=ADA),
-        partial(keep_project, name=name),
+        action=partial(change_project, context, name, settings, actor=ADA),
+        second=partial(keep_project, name=name),
     )
     assert harness.job(job_id).demand not in {None, group}

@@ -202,7 +202,9 @@ def test_an_elastic_job_preempts_only_where_no_size_fits(
         training={"global_batch_size": 8, "micro_batch_size": 2},
         resources={"world_size": 4, "min_world_size": 2, "priority": "high"},
     )
-    scheduler = Scheduler(context, harness.dispatcher, Leader(context.database), periodic_work)
+    scheduler = Scheduler(
+        context, harness.dispatcher, leader=Leader(context.database), work_of=periodic_work
+    )
     waiting = (JobState.RUNNING, JobState.QUEUED)
     states = waiting
     for _ in range(100):

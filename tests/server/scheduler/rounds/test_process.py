@@ -54,7 +54,7 @@ def test_a_round_that_fails_is_followed_by_another(
     harness.add_node()
     job_id = submit(context, parse_job_spec({}), actor=ADA).id
     leader = Leader(context.database)
-    scheduler = Scheduler(context, RecordingDispatcher(), leader, periodic_work)
+    scheduler = Scheduler(context, RecordingDispatcher(), leader=leader, work_of=periodic_work)
     stop, rounds, tick = threading.Event(), iter(range(100)), scheduler.tick
 
     def failing_once() -> bool:
@@ -76,7 +76,7 @@ def test_a_part_that_fails_keeps_no_other_from_its_work(
     harness.add_node()
     job_id = harness.submit()
     leader = Leader(context.database)
-    scheduler = Scheduler(context, harness.dispatcher, leader, periodic_work)
+    scheduler = Scheduler(context, harness.dispatcher, leader=leader, work_of=periodic_work)
 
     def fail(_: object) -> None:
         raise ValueError("a row that cannot be read")

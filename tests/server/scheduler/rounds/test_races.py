@@ -149,7 +149,7 @@ def test_stop_cancel_claim_and_failure_at_once(
     job_id = harness.submit(resources={"world_size": 2, "nodes": 2}, retry={"max_retries": 0})
     harness.place()
     attempt_id = harness.attempt(job_id).id
-    first = Supervisor(harness, attempt_id, "a")
+    first = Supervisor(harness, attempt_id, node="a")
     race(
         lambda: claim(context, attempt_id, node="b", worker=worker),
         lambda: stop(context, job_id, actor=ADA, reason=""),

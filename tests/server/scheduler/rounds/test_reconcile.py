@@ -255,7 +255,7 @@ def test_one_unclaimed_share_ends_the_others(harness: Harness) -> None:
     harness.add_node("b", slots=2)
     job_id = harness.submit(**TWO_NODES, retry={"max_retries": 0})
     harness.place()
-    first = Supervisor(harness, harness.attempt(job_id).id, "a")
+    first = Supervisor(harness, harness.attempt(job_id).id, node="a")
     for _ in range(5):
         harness.reconcile(seconds=24)
         first.report()
@@ -330,8 +330,8 @@ def test_only_the_leader_works(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id = harness.submit()
     first, second = Leader(context.database), Leader(context.database)
-    assert Scheduler(context, harness.dispatcher, first, periodic_work).tick()
-    standing_by = Scheduler(context, harness.dispatcher, second, periodic_work)
+    assert Scheduler(context, harness.dispatcher, leader=first, work_of=periodic_work).tick()
+    standing_by = Scheduler(context, harness.dispatcher, leader=second, work_of=periodic_work)
     assert not standing_by.tick()
     assert harness.job(job_id).state == JobState.STARTING
     first.release()

@@ -84,7 +84,7 @@ def test_a_node_that_still_claims_earlier_launches_gets_no_second_message(
     attempts = [launch(harness) for _ in range(4)]
     for attempt_id in attempts[:3]:
         harness.reconcile(seconds=4)
-        Supervisor(harness, attempt_id, "a")
+        Supervisor(harness, attempt_id, node="a")
     assert len(harness.dispatcher.sent) == 4, "12 s, and it claimed another one every 4 s"
     harness.reconcile(seconds=5)
     assert harness.dispatcher.sent[4:] == [LaunchMessage(attempt_id=attempts[3], node="a")]
@@ -96,7 +96,7 @@ def test_a_message_that_a_later_one_has_overtaken_is_sent_again(harness: Harness
     harness.clock.advance(1)
     later = launch(harness)
     harness.clock.advance(3)
-    Supervisor(harness, later, "a")
+    Supervisor(harness, later, node="a")
     harness.reconcile(seconds=1)
     assert harness.dispatcher.sent[2:] == [LaunchMessage(attempt_id=lost, node="a")]
 
@@ -105,7 +105,7 @@ def test_a_busy_node_gets_a_message_again_when_the_first_one_has_expired(harness
     harness.add_node("a", slots=40)
     attempts = [launch(harness) for _ in range(30)]
     for attempt_id in attempts[:20]:
-        Supervisor(harness, attempt_id, "a")
+        Supervisor(harness, attempt_id, node="a")
         harness.reconcile(seconds=3)
     sent = [message.attempt_id for message in harness.dispatcher.sent[30:]]
     assert sorted(sent) == sorted(attempts[20:])

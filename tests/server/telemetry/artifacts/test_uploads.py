@@ -67,7 +67,7 @@ def test_a_repeat_completes_what_the_server_had_stored_alone(
 ) -> None:
     _, supervisor = launched
 
-    def stop(*_: object) -> UploadReply:
+    def stop(*_: object, **__: object) -> UploadReply:
         raise RuntimeError("stopped between the last block and its comparison")
 
     with monkeypatch.context() as patch:

@@ -23,7 +23,7 @@ FAULTS = (161.0, 203.0)
 
 
 def run_job(
-    harness: Harness, context: Context, interval: int, faults: Sequence[float] = FAULTS
+    harness: Harness, context: Context, *, interval: int, faults: Sequence[float] = FAULTS
 ) -> str:
     """Run a job that saves synchronously and fails at `faults`, and return its id."""
     job_id = harness.submit(training={"steps": STEPS}, retry={"max_retries": 3})
@@ -33,7 +33,9 @@ def run_job(
         assert harness.place() == 1
         harness.clock.advance(STARTUP_SECONDS)
         (supervisor,) = harness.claim_all(job_id)
-        position, seconds = train(harness, context, job_id, position, interval, fault)
+        position, seconds = train(
+            harness, context, job_id=job_id, start=position, interval=interval, fault=fault
+        )
         if fault is not None:
             harness.clock.advance(fault - seconds + 3)
             supervisor.end("failed", FailureReason.TRAINER_ERROR)
@@ -46,6 +48,7 @@ def run_job(
 def train(
     harness: Harness,
     context: Context,
+    *,
     job_id: str,
     start: int,
     interval: int,
@@ -86,10 +89,10 @@ def test_the_forecast_of_an_interval_is_what_a_run_with_it_records(
     harness: Harness, context: Context, recorded: int, asked: int
 ) -> None:
     harness.add_node()
-    job_id = run_job(harness, context, recorded)
+    job_id = run_job(harness, context, interval=recorded)
     answer = save_interval_what_if(context, job_id, asked)
     assert answer.replayed is not None
-    followed = goodput_view(context, run_job(harness, context, asked))
+    followed = goodput_view(context, run_job(harness, context, interval=asked))
     assert answer.replayed.goodput == pytest.approx(followed.goodput, abs=0.02)
     lost = milliseconds(followed, TimeCategory.LOST)
     assert answer.replayed.lost_milliseconds == pytest.approx(lost, abs=2 * STEP_SECONDS * 1000)
@@ -102,7 +105,7 @@ def test_the_forecast_of_an_interval_is_what_a_run_with_it_records(
 
 def test_the_best_interval_of_a_job_that_fails_often(harness: Harness, context: Context) -> None:
     harness.add_node()
-    job_id = run_job(harness, context, 100)
+    job_id = run_job(harness, context, interval=100)
     answer = save_interval_what_if(context, job_id, 100)
     assert answer.best is not None
     assert answer.best.goodput is not None
@@ -129,7 +132,7 @@ def published_ettr(mttf: float, interval: float) -> float:
 
 def test_no_expected_ettr_without_a_failure(harness: Harness, context: Context) -> None:
     harness.add_node()
-    answer = save_interval_what_if(context, run_job(harness, context, 50, faults=()), 100)
+    answer = save_interval_what_if(context, run_job(harness, context, interval=50, faults=()), 100)
     assert answer.stall_seconds == STALL_SECONDS
     assert answer.replayed is not None
     assert answer.best is not None
@@ -139,7 +142,7 @@ def test_no_expected_ettr_without_a_failure(harness: Harness, context: Context) 
 
 def test_no_expected_ettr_without_saves(harness: Harness, context: Context) -> None:
     harness.add_node()
-    without_saves = save_interval_what_if(context, run_job(harness, context, 50), 0)
+    without_saves = save_interval_what_if(context, run_job(harness, context, interval=50), 0)
     assert without_saves.replayed is not None
     assert without_saves.replayed.expected_ettr is None
     assert without_saves.daly_interval_steps is not None

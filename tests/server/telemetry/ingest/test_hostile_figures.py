@@ -91,7 +91,14 @@ def test_a_checkpoint_is_kept_whatever_its_save_took(
     with context.database.write() as connection:
         lock_job(connection, job_id)
         attempt_id = supervisor.attempt_id
-        record_commits(context, connection, attempt_id, [saved], actor=ADA, measure=measure)
+        record_commits(
+            context,
+            connection,
+            attempt_id=attempt_id,
+            manifests=[saved],
+            actor=ADA,
+            measure=measure,
+        )
         settled = SaveSettled(checkpoint_id=saved.checkpoint_id, stall_seconds=1e12)
         assert record_stall(connection, attempt_id, settled)
 

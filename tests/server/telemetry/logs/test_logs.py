@@ -40,7 +40,7 @@ def store(context: Context, attempt: Attempt, *pieces: bytes, rank: int = 0) -> 
 
 
 def texts(
-    context: Context, attempt: Attempt, from_line: int | None = None, limit: int = 500
+    context: Context, attempt: Attempt, *, from_line: int | None = None, limit: int = 500
 ) -> list[str]:
     found = page(context, attempt[0], from_line=from_line, limit=limit)
     return [line.text for line in found.lines]
@@ -95,13 +95,13 @@ def test_pages_from_either_end(context: Context, attempt: Attempt) -> None:
     chance = random.Random(0)
     edges = sorted({0, len(content), *chance.sample(range(len(content)), 40)})
     store(context, attempt, *(content[a:b] for a, b in pairwise(edges)))
-    assert texts(context, attempt, 0, 5000) == wanted
-    assert texts(context, attempt, 700, 50) == wanted[700:750]
+    assert texts(context, attempt, from_line=0, limit=5000) == wanted
+    assert texts(context, attempt, from_line=700, limit=50) == wanted[700:750]
     assert texts(context, attempt) == wanted[-500:]
-    assert texts(context, attempt, -20, 20) == wanted[-20:]
-    assert texts(context, attempt, -20, 5) == wanted[-20:-15]
-    assert texts(context, attempt, 1990, 500) == wanted[1990:]
-    assert texts(context, attempt, 2000, 500) == []
+    assert texts(context, attempt, from_line=-20, limit=20) == wanted[-20:]
+    assert texts(context, attempt, from_line=-20, limit=5) == wanted[-20:-15]
+    assert texts(context, attempt, from_line=1990, limit=500) == wanted[1990:]
+    assert texts(context, attempt, from_line=2000, limit=500) == []
     found = page(context, attempt[0], from_line=3, limit=2)
     assert [line.number for line in found.lines] == [3, 4]
     assert (found.first_line, found.total_lines, found.ranks) == (0, 2000, [0])
@@ -165,7 +165,7 @@ def test_a_page_of_long_lines_is_bounded(
 ) -> None:
     monkeypatch.setattr(pages, "MAX_PAGE_BYTES", 100)
     store(context, attempt, *(f"{number:040}\n".encode() for number in range(10)))
-    assert [int(text) for text in texts(context, attempt, 0)] == [0, 1]
+    assert [int(text) for text in texts(context, attempt, from_line=0)] == [0, 1]
     assert [int(text) for text in texts(context, attempt)] == [8, 9]
 
 
@@ -185,7 +185,7 @@ def test_the_quota_drops_the_oldest_lines(context: Context, attempt: Attempt) ->
     assert found.first_line == found.dropped_bytes // 1006 > 0
     assert found.lines[0].number == found.first_line
     assert found.total_lines == 6000
-    assert texts(context, attempt, -1) == [f"0059 {'x' * 1000}"]
+    assert texts(context, attempt, from_line=-1) == [f"0059 {'x' * 1000}"]
 
 
 # ---- searching ---------------------------------------------------------------------------------

@@ -62,7 +62,9 @@ def broken(found: Continuity) -> list[str]:
 
 
 def test_an_exact_resume_holds_every_check() -> None:
-    found = compare(SPEC, PARENT, line(), past((1, "a" * 32), same_step=another(2.00001)))
+    found = compare(
+        SPEC, PARENT, record=line(), past=past((1, "a" * 32), same_step=another(2.00001))
+    )
     assert broken(found) == []
     names = [check.name for check in found.checks]
     assert names == ["sequences", "tokens", "lr", "data_digest", "loss"]
@@ -70,20 +72,26 @@ def test_an_exact_resume_holds_every_check() -> None:
 
 
 def test_the_summary_names_each_bound_and_exact_needs_a_digest() -> None:
-    same_step = compare(SPEC, PARENT, line(), past((1, "a" * 32), same_step=another(2.00001)))
+    same_step = compare(
+        SPEC, PARENT, record=line(), past=past((1, "a" * 32), same_step=another(2.00001))
+    )
     assert same_step.exact
     assert same_step.summary == (
         "same sequences, same token count, same learning rate, loss within 1e-5 of attempt 1"
     )
-    in_band = compare(SPEC, PARENT, line(), past())
+    in_band = compare(SPEC, PARENT, record=line(), past=past())
     assert in_band.ok
     assert not in_band.exact, "no digest proves which sequences these were"
     assert in_band.summary == (
         "as many sequences, same token count, same learning rate, "
         "loss within the range of the last 20 losses"
     )
-    assert compare(SPEC, PARENT, line(), past(last=())).summary.endswith("loss not compared")
-    other = compare(SPEC, PARENT, line(loss=2.01), past((1, "a" * 32), same_step=another(2.0)))
+    assert compare(SPEC, PARENT, record=line(), past=past(last=())).summary.endswith(
+        "loss not compared"
+    )
+    other = compare(
+        SPEC, PARENT, record=line(loss=2.01), past=past((1, "a" * 32), same_step=another(2.0))
+    )
     assert not other.exact
     assert other.summary == "differs in loss"
 
@@ -103,12 +111,14 @@ def test_the_summary_names_each_bound_and_exact_needs_a_digest() -> None:
     ids=str,
 )
 def test_each_difference_is_seen(changes: dict[str, Any], name: str) -> None:
-    found = compare(SPEC, PARENT, line(**changes), past((1, "a" * 32), same_step=another(2.0)))
+    found = compare(
+        SPEC, PARENT, record=line(**changes), past=past((1, "a" * 32), same_step=another(2.0))
+    )
     assert broken(found) == [name]
 
 
 def test_a_digest_must_agree_with_every_branch() -> None:
-    found = compare(SPEC, PARENT, line(), past((3, "a" * 32), (2, "b" * 32)))
+    found = compare(SPEC, PARENT, record=line(), past=past((3, "a" * 32), (2, "b" * 32)))
     assert broken(found) == ["data_digest"]
     assert any("attempt 2" in check.expected for check in found.checks)
 
@@ -118,25 +128,25 @@ def test_a_digest_must_agree_with_every_branch() -> None:
     [(2.0, True), (2.19, True), (1.85, True), (2.3, False), (1.7, False), (math.nan, False)],
 )
 def test_a_loss_without_a_record_stays_in_the_band(loss: float, *, ok: bool) -> None:
-    assert compare(SPEC, PARENT, line(loss=loss), past()).ok is ok
+    assert compare(SPEC, PARENT, record=line(loss=loss), past=past()).ok is ok
 
 
 def test_a_noisy_course_widens_the_band() -> None:
     noisy = tuple(2.0 + (-1) ** number * 0.3 for number in range(20))
-    assert compare(SPEC, PARENT, line(loss=3.4), past(last=noisy)).ok
-    assert not compare(SPEC, PARENT, line(loss=3.6), past(last=noisy)).ok
+    assert compare(SPEC, PARENT, record=line(loss=3.4), past=past(last=noisy)).ok
+    assert not compare(SPEC, PARENT, record=line(loss=3.6), past=past(last=noisy)).ok
 
 
 def test_what_nothing_is_known_of_is_not_checked() -> None:
-    found = compare(SPEC, PARENT, line(), past(last=()))
+    found = compare(SPEC, PARENT, record=line(), past=past(last=()))
     assert [check.name for check in found.checks] == ["sequences", "tokens", "lr"]
 
 
 def test_the_code_of_an_own_model_is_compared_where_it_is_known() -> None:
-    same = compare(SPEC, PARENT, line(), past(), code=("c" * 32, "c" * 32))
+    same = compare(SPEC, PARENT, record=line(), past=past(), code=("c" * 32, "c" * 32))
     assert same.ok
     assert same.checks[-1].name == "code"
-    other = compare(SPEC, PARENT, line(), past(), code=("c" * 32, "d" * 32))
+    other = compare(SPEC, PARENT, record=line(), past=past(), code=("c" * 32, "d" * 32))
     assert broken(other) == ["code"]
     assert (other.checks[-1].expected, other.checks[-1].got) == ("c" * 32, "d" * 32)
 
@@ -358,7 +368,7 @@ def test_a_program_without_digests_of_the_step_is_not_compared() -> None:
 def test_the_bound_of_a_loss_follows_gradient_norm_and_steps(
     changes: dict[str, Any], other: OtherLoss, within: str | None
 ) -> None:
-    found = compare(SPEC, PARENT, line(**changes), past((1, "a" * 32), same_step=other))
+    found = compare(SPEC, PARENT, record=line(**changes), past=past((1, "a" * 32), same_step=other))
     loss = next(check for check in found.checks if check.name == "loss")
     assert loss.ok is (within is not None)
     assert within is None or loss.within == f"{within} of attempt 1"
@@ -376,8 +386,8 @@ def test_the_bound_of_a_loss_is_that_of_the_precision() -> None:
         }
     )
     before = past((1, "a" * 32), same_step=another(2.005))
-    assert broken(compare(low, PARENT, line(low), before)) == []
-    assert broken(compare(SPEC, PARENT, line(), before)) == ["loss"]
+    assert broken(compare(low, PARENT, record=line(low), past=before)) == []
+    assert broken(compare(SPEC, PARENT, record=line(), past=before)) == ["loss"]
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,9 @@ def origin(harness: Harness, context: Context) -> str:
 def first_steps(
     harness: Harness,
     context: Context,
+    *,
     checkpoint_id: str,
     request: dict[str, Any],
-    *,
     counted: bool = True,
     moved: bool = True,
     **other: Any,
@@ -87,7 +87,7 @@ def first_steps(
 def test_a_fork_that_changes_nothing_is_exact_against_the_other_job(
     harness: Harness, context: Context, origin: str
 ) -> None:
-    found = first_steps(harness, context, origin, {})
+    found = first_steps(harness, context, checkpoint_id=origin, request={})
     assert (found.ok, found.exact, found.differs) == (True, True, ())
     assert found.summary == (
         "same sequences, same token count, same learning rate, "
@@ -100,7 +100,9 @@ def test_a_fork_that_changes_nothing_is_exact_against_the_other_job(
 def test_another_rate_is_named_and_not_claimed(
     harness: Harness, context: Context, origin: str
 ) -> None:
-    found = first_steps(harness, context, origin, {"changes": {"optimizer": {"lr": 1.5e-4}}})
+    found = first_steps(
+        harness, context, checkpoint_id=origin, request={"changes": {"optimizer": {"lr": 1.5e-4}}}
+    )
     assert (found.ok, found.exact) == (True, False)
     assert found.differs == ("optimizer.lr: 0.0003 -> 0.00015",)
     assert found.summary == (
@@ -115,7 +117,9 @@ def test_another_rate_is_named_and_not_claimed(
 def test_a_longer_schedule_has_a_rate_of_its_own(
     harness: Harness, context: Context, origin: str
 ) -> None:
-    found = first_steps(harness, context, origin, {"changes": {"training": {"steps": 200}}})
+    found = first_steps(
+        harness, context, checkpoint_id=origin, request={"changes": {"training": {"steps": 200}}}
+    )
     assert found.ok
     assert "own learning rate" in found.summary
     assert found.differs[0].startswith("end of the schedule, in tokens")
@@ -124,7 +128,9 @@ def test_a_longer_schedule_has_a_rate_of_its_own(
 def test_dropout_leaves_rate_and_data_as_they_were(
     harness: Harness, context: Context, origin: str
 ) -> None:
-    found = first_steps(harness, context, origin, {"changes": {"model": {"dropout": 0.1}}})
+    found = first_steps(
+        harness, context, checkpoint_id=origin, request={"changes": {"model": {"dropout": 0.1}}}
+    )
     assert found.differs == ("model.dropout: 0.0 -> 0.1",)
     assert found.summary.startswith("same sequences, same token count, same learning rate, ")
     assert not found.exact
@@ -132,7 +138,9 @@ def test_dropout_leaves_rate_and_data_as_they_were(
 
 def test_wrong_data_of_a_fork_are_seen(harness: Harness, context: Context, origin: str) -> None:
     changes = {"optimizer": {"lr": 1.5e-4}}
-    found = first_steps(harness, context, origin, {"changes": changes}, digest=1)
+    found = first_steps(
+        harness, context, checkpoint_id=origin, request={"changes": changes}, digest=1
+    )
     assert not found.ok
     assert found.summary == "differs in data_digest"
 
@@ -140,7 +148,7 @@ def test_wrong_data_of_a_fork_are_seen(harness: Harness, context: Context, origi
 def test_another_loss_of_the_same_training_is_seen(
     harness: Harness, context: Context, origin: str
 ) -> None:
-    found = first_steps(harness, context, origin, {}, loss=2.0)
+    found = first_steps(harness, context, checkpoint_id=origin, request={}, loss=2.0)
     assert found.summary == "differs in loss"
 
 
@@ -148,13 +156,24 @@ def test_other_data_and_parts_left_out_claim_nothing_of_them(
     harness: Harness, context: Context, origin: str
 ) -> None:
     found = first_steps(
-        harness, context, origin, {"changes": {"training": {"seed": 7}}}, moved=False, digest=5
+        harness,
+        context,
+        checkpoint_id=origin,
+        request={"changes": {"training": {"seed": 7}}},
+        moved=False,
+        digest=5,
     )
     assert found.ok, found
     assert found.summary.startswith("data from position 0, same token count, same learning rate")
     assert found.differs == ("data left out", "training.seed: 0 -> 7")
     found = first_steps(
-        harness, context, origin, {"parts": ["model"]}, counted=False, moved=False, digest=9
+        harness,
+        context,
+        checkpoint_id=origin,
+        request={"parts": ["model"]},
+        counted=False,
+        moved=False,
+        digest=9,
     )
     assert found.ok, found
     assert found.summary.startswith("sequences and tokens counted from 0, own learning rate")
@@ -165,7 +184,9 @@ def test_another_batch_size_is_compared_by_its_counts_alone(
     harness: Harness, context: Context, origin: str
 ) -> None:
     changes = {"training": {"global_batch_size": 32}}
-    found = first_steps(harness, context, origin, {"changes": changes}, digest=9)
+    found = first_steps(
+        harness, context, checkpoint_id=origin, request={"changes": changes}, digest=9
+    )
     assert found.ok, found
     assert found.summary.startswith("as many sequences, same token count, ")
     assert any(text.startswith("training.global_batch_size: 16 -> 32") for text in found.differs)
@@ -179,7 +200,7 @@ def test_a_checkpoint_of_an_older_version_claims_no_equal_setting(
         manifest = connection.scalars(select(checkpoints.c.manifest).where(mine)).one()
         older = manifest.model_copy(update={"spec": None})
         connection.execute(update(checkpoints).where(mine).values(manifest=older))
-    found = first_steps(harness, context, origin, {})
+    found = first_steps(harness, context, checkpoint_id=origin, request={})
     assert not found.exact
     assert found.differs == ("the settings of the other job, which its checkpoint does not hold",)
     assert "own learning rate, loss not compared" in found.summary

@@ -80,6 +80,7 @@ def begun(marks: Path) -> dict[int, int]:
 def build(
     tmp_path: Path,
     parts: Parts | None = None,
+    *,
     processes: int = 1,
     on_progress: Callable[[], None] = lambda: None,
 ) -> TokenCache:
@@ -107,7 +108,7 @@ def test_any_number_of_processes_builds_the_same(tmp_path: Path, processes: int)
     ("limit", "processes"), [(1, 1), (700, 1), (9_000, 1), (10**6, 1), (700, 2), (9_000, 2)]
 )
 def test_a_limit_cuts_tokens_and_documents(tmp_path: Path, limit: int, processes: int) -> None:
-    cache = build(tmp_path, Parts(tmp_path, limit=limit), processes)
+    cache = build(tmp_path, Parts(tmp_path, limit=limit), processes=processes)
     assert np.array_equal(cache.tokens, expected()[:limit])
     assert cache.starts.tolist() == [s for s in expected_starts() if s < limit]
     if limit <= 700 and processes == 1:
@@ -115,7 +116,7 @@ def test_a_limit_cuts_tokens_and_documents(tmp_path: Path, limit: int, processes
 
 
 def build_until_killed(tmp_path: Path, processes: int, waits_at: int) -> None:
-    build(tmp_path, Parts(tmp_path, waits_at=waits_at), processes)
+    build(tmp_path, Parts(tmp_path, waits_at=waits_at), processes=processes)
 
 
 def killed_in_part_4(tmp_path: Path, processes: int) -> None:
@@ -226,7 +227,7 @@ def test_a_full_disk_is_told_with_its_remedy_and_the_work_goes_on(
 @pytest.mark.parametrize("processes", [1, 2])
 def test_bad_input_is_told_and_nothing_is_kept(tmp_path: Path, processes: int) -> None:
     with pytest.raises(DataError, match="a bad line") as caught:
-        build(tmp_path, Parts(tmp_path, fails_at=2), processes)
+        build(tmp_path, Parts(tmp_path, fails_at=2), processes=processes)
     assert caught.value.path == "x"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["k.lock"]
 

@@ -48,7 +48,7 @@ def documents(root: Path, data: dict[str, Any]) -> tuple[list[int], list[int], i
     """Return all tokens, the starts of documents, and in how many parts they came."""
     spec = spec_of(data)
     source, tokenizer = open_source(spec.data, {"data": str(root)}), ByteTokenizer()
-    identity = survey(spec, source, tokenizer)
+    identity = survey(spec, source, tokenizer=tokenizer)
     producer = InputTokens(source, tokenizer, limit=None, identity=identity)
     tokens: list[int] = []
     starts: list[int] = []

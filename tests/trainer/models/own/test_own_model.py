@@ -75,7 +75,7 @@ def test_it_goes_on_exactly_on_other_numbers_of_ranks(tmp_path: Path) -> None:
 
 def _weights(spec: JobSpec, layout: Layout, roots: dict[str, str]) -> tuple[Any, set[str]]:
     model = build_model(spec, roots)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     model.to_empty(device="cpu")
     init_weights(model, 5)
     tensors = {
@@ -268,7 +268,9 @@ def test_a_module_that_returns_no_logits_is_refused(tmp_path: Path) -> None:
 
 
 def test_layers_of_an_own_model_are_quantized_by_their_real_widths(tmp_path: Path) -> None:
-    def quantized(name: str, tp: int = 1, exclude: tuple[str, ...] = (), width: int = 48) -> Path:
+    def quantized(
+        name: str, tp: int = 1, *, exclude: tuple[str, ...] = (), width: int = 48
+    ) -> Path:
         sections: dict[str, Any] = {
             "model": {**MODEL, "dim": 66, "plans": ["tensor"], "block_classes": ["Block"]}
             | {"arguments": {**MODEL["arguments"], "width": width}},
