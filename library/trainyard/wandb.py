@@ -1,7 +1,7 @@
-"""In place of `import wandb`: what a script logs becomes metrics and artifacts of its job.
+"""A replacement for `import wandb`: a script's logs become metrics and artifacts of its job.
 
-Only the standard library is imported. What this module lacks warns once by its name and does
-nothing, or raises where a script cannot go on without it. The table of calls: docs/wandb.md.
+Only the standard library is imported. A call that this module lacks warns once and does nothing, or
+raises if a script cannot continue without it. The table of calls: docs/wandb.md.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ INERT = frozenset(
         *("termerror", "termlog", "termwarn", "unwatch", "watch"),
     }
 )
-"""Names of wandb that are accepted and do nothing."""
+"""Names of wandb that are accepted but do nothing."""
 ABSENT = frozenset({"Api", "agent", "controller", "sweep", "use_artifact"})
-"""Names of wandb whose result a script needs."""
+"""Names of wandb that raise, because a script needs their result."""
 
 _warned = WarnedNames()
 
 
 class Error(Exception):
-    """A call that cannot be carried out, by the name that it has in wandb."""
+    """A call that cannot be carried out; the name is that of wandb's error."""
 
 
 class Inert:
-    """Stands for an object of wandb that does nothing here: any call of it does nothing either."""
+    """Replaces an object of wandb that has no function here; its calls do nothing."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -70,7 +70,7 @@ class Inert:
 
 
 class TrackedRun:
-    """What `init` returns; it logs to the run of this process (`trainyard.init`)."""
+    """The result of `init`; it logs to the run of this process (`trainyard.init`)."""
 
     def __init__(self, config: object) -> None:
         self._run = session.init()
@@ -86,22 +86,22 @@ class TrackedRun:
 
     @property
     def step(self) -> int:
-        """The step that the next `log` without `step` belongs to."""
+        """Step of the next `log` without `step`."""
         return self._step
 
     @property
     def id(self) -> str:
-        """Id of the job; `none` outside of one."""
+        """Id of the job; `none` outside a job."""
         return self._run.job_id or "none"
 
     @property
     def name(self) -> str:
-        """Name of the job; `none` outside of one."""
+        """Name of the job; `none` outside a job."""
         return self._run.name or "none"
 
     @property
     def dir(self) -> str:
-        """The run directory; the working directory outside of a job."""
+        """The run directory; the working directory outside a job."""
         return str(self._run.directory or ".")
 
     @property
@@ -111,7 +111,7 @@ class TrackedRun:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags that the script gave; the job has them in addition to its own."""
+        """The script's tags, which are added to those of the job."""
         return self._tags
 
     @tags.setter
@@ -126,11 +126,11 @@ class TrackedRun:
         commit: bool | None = None,
         **_: object,
     ) -> None:
-        """Log numbers, images, histograms and tables of a step; nested ones by `a.b`.
+        """Log numbers, images, histograms and tables of a step; nested values are named `a.b`.
 
-        Without `step` each call is one step, from 0 on, unless `commit=False`. With it, values of a
-        step are collected until a later step comes, or the end. A step before the last one is left
-        out, with a warning, and so is one that is no whole number from 0 to 1,000,000,000.
+        Without `step`, each call is one step, from 0 on, unless `commit=False`. With it, the values
+        of a step are collected until a later step or the end. A step before the last one is left
+        out with a warning, and so is one that is not a whole number from 0 to 1,000,000,000.
 
         Raises:
             Error: the run has ended.
@@ -152,7 +152,7 @@ class TrackedRun:
             self._step += 1
 
     def _reach(self, step: SupportsIndex) -> bool:
-        """Begin a later step; return whether values of the step are still taken."""
+        """Start a later step if necessary; return whether values of the step are still accepted."""
         try:
             number = legal_step(int(step) if _is_whole(step) else step)
         except ValueError as error:
@@ -167,9 +167,9 @@ class TrackedRun:
         return True
 
     def save(self, glob_str: str, base_path: str | None = None, policy: str = "live") -> list[str]:
-        """Store the files of a pattern: now, at the `end`, or with `live` both if they change.
+        """Store the files of a pattern: `now`, at the `end`, or `live`: both, if they change.
 
-        A file that cannot be stored is left out, and warns once by name.
+        A file that cannot be stored is left out, with one warning for each name.
         """
         found = self._saved.save(
             self._run, glob_str, base_path=base_path, policy=policy, step=self._step
@@ -185,10 +185,10 @@ class TrackedRun:
         type: str | None = None,  # noqa: A002 - wandb's name
         **_: object,
     ) -> Artifact:
-        """Store the files of an artifact, or of a path; what cannot be stored warns once by name.
+        """Store the files of an artifact or a path, with one warning for each that it cannot store.
 
         Raises:
-            ValueError: there is no such path.
+            ValueError: the path does not exist.
         """
         artifact = artifact_or_path
         if not isinstance(artifact, Artifact):
@@ -199,13 +199,13 @@ class TrackedRun:
         return artifact
 
     def define_metric(self, name: str, *_: object, **options: object) -> Inert:
-        """Accept the name; charts run over steps, and lists show the last values."""
+        """Accept the name without effect: charts run over steps, lists show the last values."""
         if options:
-            _warn("define_metric", f"leaves out {', '.join(options)}: charts run over steps")
+            _warn("define_metric", f"ignores {', '.join(options)}: charts run over steps")
         return Inert(f"define_metric({name!r})")
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """Write what is left; the exit code of the script decides how the job ends."""
+        """Write the remaining values; the script's exit code decides the outcome of the job."""
         del exit_code, quiet
         if not self.ended:
             self._write()
@@ -235,7 +235,7 @@ class TrackedRun:
 
 
 run: TrackedRun | None = None
-"""The run that `init` began; None before it and after `finish`."""
+"""The run that `init` started; None before it and after `finish`."""
 
 
 def init(
@@ -243,8 +243,8 @@ def init(
 ) -> TrackedRun:
     """Return the run of this process; a second call returns the same one until `finish`.
 
-    `config` has the `program.arguments` of the job, and the values given here; `tags` are added to
-    those of the job. Name and project are those of the job, so that other options do nothing.
+    `config` has the `program.arguments` of the job and the values given here; `tags` are added to
+    those of the job. Name and project are the job's, so other options have no effect.
     """
     global run
     without = {"mode", "dir", "reinit", "settings", "anonymous", "resume", "save_code", "force"}
@@ -321,7 +321,7 @@ def _finish(ended: TrackedRun) -> None:
 
 
 def _is_whole(step: object) -> bool:
-    """Return whether a step is a float without a fraction, as a script may compute it."""
+    """Return whether a step is a float without a fraction: a script may compute such steps."""
     return isinstance(step, float) and step.is_integer()
 
 
@@ -343,9 +343,9 @@ def _logged(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _number(name: str, value: Any) -> float | None:
-    """Return a number, or None for what is left out with a warning."""
+    """Return a number, or None with a warning if it is left out."""
     if isinstance(value, Inert | str | bytes) or not hasattr(value, "__float__"):
-        _warn(f"log({name!r})", f"is left out: a {_kind(value)} is no number")
+        _warn(f"log({name!r})", f"is left out: a {_kind(value)} is not a number")
         return None
     try:
         return number_of(value)
@@ -360,7 +360,7 @@ def _kind(value: object) -> str:
 
 def _lacking(shown: str, name: str) -> Inert:
     if name in ABSENT:
-        raise Error(f"wandb.{shown} does not exist in trainyard.wandb; docs/wandb.md has what does")
+        raise Error(f"wandb.{shown} does not exist in trainyard.wandb; see docs/wandb.md")
     if name in INERT:
         return Inert(shown)
     raise AttributeError(f"trainyard.wandb has no {shown!r}")
@@ -372,11 +372,11 @@ def _warn(name: str, what: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Return `config`, `summary`, or something that does nothing.
+    """Return `config`, `summary`, or an object that does nothing.
 
     Raises:
-        Error: a script cannot go on without it.
-        AttributeError: wandb has no such name, or it is not known here.
+        Error: a script cannot continue without the name.
+        AttributeError: wandb has no such name, or this module does not know it.
     """
     if name in ("config", "summary"):
         return getattr(_present(name), name)

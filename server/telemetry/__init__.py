@@ -1,1 +1,1 @@
-"""What attempts report, and what is computed from it: metrics, logs, goodput, advice."""
+"""Reports of attempts and their evaluation: metrics, logs, goodput, advice."""

@@ -1,4 +1,4 @@
 """Exact data and a job's calls for training libraries; each module imports its library.
 
-Nothing else of `trainyard` imports this package. The contract: docs/adapters.md.
+No other module of `trainyard` imports this package. The contract: docs/adapters.md.
 """

@@ -15,24 +15,25 @@ from trainyard.data import ExactStream
 class ExactLoader:
     """A loader of this rank's micro-batches, on the device of an accelerator, with their weights.
 
-    `Accelerator.prepare` shards the batches of a loader over the ranks, those of a sampler that
-    has divided them by itself included. It leaves this class as it is, so it does not matter
-    whether it is prepared. A step has `len(sampler.weights)` micro-batches, which is set as
-    `accelerator.gradient_accumulation_steps`: `accelerator.accumulate` and `sync_gradients` fit.
+    `Accelerator.prepare` shards the batches of a loader over the ranks, even if its sampler has
+    already divided them. It leaves this class unchanged, so preparing it has no effect. A step has
+    `len(sampler.weights)` micro-batches; the loader sets this number as
+    `accelerator.gradient_accumulation_steps`, so that `accelerator.accumulate` and
+    `sync_gradients` match.
 
     Iteration yields `(weight, batch)` for `accelerator.backward(weight * loss)`, where `loss` is
     the mean over the samples of the micro-batch. `backward` divides by the number of micro-batches;
-    the weight makes up for it. Add 1 to `sampler.step` after each optimizer step.
+    the weight compensates. Add 1 to `sampler.step` after each optimizer step.
 
     Args:
         accelerator: its `split_batches` and `dispatch_batches` have no effect here.
-        loader: `DataLoader(..., batch_sampler=sampler)`, or one of a data set that yields
+        loader: `DataLoader(..., batch_sampler=sampler)`, or one with a data set that yields
             `sampler.deal(...)`.
-        sampler: of this rank, made after the accelerator.
+        sampler: the sampler of this rank, created after the accelerator.
 
     Raises:
-        ValueError: `sampler` is of another rank or world size than the accelerator, or `loader`
-            has another sampler.
+        ValueError: `sampler` has another rank or world size than the accelerator, or `loader` has
+            another sampler.
     """
 
     def __init__(
@@ -43,9 +44,9 @@ class ExactLoader:
         if found != expected:
             raise ValueError(
                 f"rank={found[0]}, world_size={found[1]} of the sampler: those of the accelerator "
-                f"are {expected[0]} and {expected[1]}; make the sampler after the accelerator"
+                f"are {expected[0]} and {expected[1]}; create the sampler after the accelerator"
             )
-        # A loader with `batch_size=None` has none: its data set deals by itself.
+        # A loader with `batch_size=None` has none: its data set forms the batches.
         other = loader.batch_sampler
         if other is not None and other is not sampler:
             raise ValueError(

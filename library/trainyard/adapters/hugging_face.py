@@ -25,35 +25,36 @@ from trainyard.data import ExactSampler
 from trainyard.run.session import Run, init
 
 UNCOUNTED = -100
-"""The label that the trainer does not count."""
+"""The label that does not count for the loss."""
 SAMPLER_FILE = "exact_sampler.json"
 """The sampler's state in a checkpoint of the trainer."""
 
 
 class ExactTrainer(Trainer):
-    """A `transformers.Trainer` whose steps do not depend on the world size.
+    """A `transformers.Trainer` with the same steps at any world size.
 
     Each step consumes `global_batch_size` samples over all ranks, in the order of `ExactSampler`.
-    The loss is the mean over the labels of the global batch where the trainer counts labels (its
-    `num_items_in_batch`: labels are whole numbers, and the model or `compute_loss_func` takes the
-    count), else the mean over the samples. A resume begins at its position without a walk.
+    If the trainer counts labels (its `num_items_in_batch`: labels are whole numbers, and the model
+    or `compute_loss_func` takes the count), the loss is the mean over the labels of the global
+    batch, else the mean over its samples. A resume starts at its position without skipping through
+    the data.
 
-    For a `Trainer` of your own: `class Mine(ExactTrainer, YourTrainer)`.
+    To combine it with your own `Trainer`: `class Mine(ExactTrainer, YourTrainer)`.
 
-    These fields of `args` are set: `gradient_accumulation_steps` (as this world size needs it, with
-    at most `per_device_train_batch_size` samples in a micro-batch), `max_steps` (where it is not
-    given, from `num_train_epochs`) and `ignore_data_skip`.
+    The trainer sets these fields of `args`: `gradient_accumulation_steps` (for this world size,
+    with at most `per_device_train_batch_size` samples in a micro-batch), `max_steps` (by default
+    from `num_train_epochs`) and `ignore_data_skip`.
 
     Args:
-        args: those of `Trainer`, as are the other keywords.
+        args: arguments of `Trainer`, like the other keywords.
         global_batch_size: samples in one optimizer step over all ranks.
-        run: gets metrics, progress and digests of samples, and decides about stops; default: that
-            of `trainyard.init`. In a job, checkpoints lie where the job's do, the job's retention
-            deletes them, and training resumes from the one that the server chose.
+        run: receives metrics, progress and digests of samples, and decides about stops; default:
+            that of `trainyard.init`. In a job, checkpoints lie with the job's own, the job's
+            retention deletes them, and training resumes from the one that the server chose.
 
     Raises:
         ValueError: a field of `args`, or the data set, does not allow exact steps; the message
-            has what does.
+            names the legal values.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class ExactTrainer(Trainer):
         self._weights: Iterator[float] = iter(())
         self._evaluation: MeanLoss | None = None
         self.consumed: list[int] = []
-        """Indices of this rank's samples in the present step, as they came from the loader."""
+        """Indices of this rank's samples in the current step, in the loader's order."""
         self.run = init() if run is None else run
         self._folder: Path | None = None
         if self.train_dataset is None:
@@ -76,7 +77,7 @@ class ExactTrainer(Trainer):
         if not has_length(self.train_dataset):
             raise ValueError(
                 f"train_dataset of type {type(self.train_dataset).__name__} has no length; legal "
-                "is one with __len__ and __getitem__"
+                "is a data set with __len__ and __getitem__"
             )
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         self.sampler = ExactSampler(
@@ -89,7 +90,7 @@ class ExactTrainer(Trainer):
         )
         self.args.gradient_accumulation_steps = len(self.sampler.weights)
         self.args.ignore_data_skip = True
-        # Averaged by each rank, counts of labels would weigh ranks with few labels too much.
+        # With a mean for each rank, labels on ranks with few of them would count too much.
         self.args.average_tokens_across_devices = True
         if self.args.max_steps < 1:
             samples = self.args.num_train_epochs * len(self.train_dataset)
@@ -98,7 +99,7 @@ class ExactTrainer(Trainer):
         self.add_callback(_Steps(self))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the loader of this rank's micro-batches, which `prepare` must not shard again."""
+        """Return the loader of this rank's micro-batches; `prepare` must not shard it again."""
         collate = self._get_collator_with_removed_columns(self.data_collator, "Training")
         args = self.args
         return DataLoader(
@@ -116,9 +117,9 @@ class ExactTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], torch.Tensor | int | None]:
-        """Return the micro-batches of one step, and the labels to divide their losses by.
+        """Return the micro-batches of one step, and the number of labels that divides their losses.
 
-        Labels of a micro-batch of weight 0 are not counted, and its loss is multiplied by 0.
+        A micro-batch of weight 0 adds no labels, and its loss is multiplied by 0.
         """
         weights = self.sampler.weights
         found = [next(epoch_iterator) for _ in range(num_batches)]
@@ -143,7 +144,7 @@ class ExactTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         if not all(map(_has_whole_labels, batch_samples)):
-            return None  # the loss is a mean over samples, whatever keywords the model takes
+            return None  # the loss is a mean over samples, even if the model takes the count
         if self._evaluation is not None and self._evaluation.real == 0:
             batch_samples = [
                 {**batch, "labels": torch.full_like(batch["labels"], UNCOUNTED)}
@@ -166,7 +167,7 @@ class ExactTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """Return the loss with the weight of its micro-batch; in evaluation the weight is 1."""
+        """Return the loss times the weight of its micro-batch; in evaluation the weight is 1."""
         found = super().compute_loss(
             model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
         )
@@ -184,9 +185,9 @@ class ExactTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate; the loss is the mean over all labels or samples, as that of a step.
+        """Evaluate; the loss is the mean over all labels or samples, like that of a step.
 
-        The trainer's own is a mean of batches, which depends on how the ranks divide the samples.
+        The base trainer's is a mean over batches, which depends on their division among ranks.
         """
         self._evaluation = MeanLoss(self.accelerator)
         try:
@@ -204,7 +205,7 @@ class ExactTrainer(Trainer):
     def prediction_step(
         self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any, Any]:
-        """Predict a batch, whose repeated samples do not count for the loss."""
+        """Predict a batch; repeated samples do not count for the loss."""
         if self._evaluation is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
         counted = self._evaluation.counted(inputs)
@@ -214,10 +215,11 @@ class ExactTrainer(Trainer):
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train, or resume from a checkpoint of any world size; see `Trainer.train`.
 
-        In a job that resumes, the default is the checkpoint that the server chose.
+        In a resumed job, the default is the checkpoint that the server chose.
 
         Raises:
-            ValueError: the checkpoint has another data set, seed or global batch size, or none.
+            ValueError: the checkpoint has another data set, seed or global batch size, or no state
+                of the sampler.
         """
         parent = self.run.resume_from
         if resume_from_checkpoint is None and parent is not None:
@@ -257,7 +259,7 @@ class ExactTrainer(Trainer):
 
 
 class _Steps(TrainerCallback):
-    """Moves the sampler with the steps of its trainer, and follows the run."""
+    """Advances the sampler with the trainer's steps, and obeys the run's stops."""
 
     def __init__(self, trainer: ExactTrainer) -> None:
         self.trainer = trainer
@@ -265,7 +267,7 @@ class _Steps(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        # The loader is iterated after this.
+        # The loader is iterated only after this.
         self.trainer.sampler.step = state.global_step
 
     def on_step_end(
@@ -274,7 +276,7 @@ class _Steps(TrainerCallback):
         sampler, run = self.trainer.sampler, self.trainer.run
         positions = sampler.positions(sampler.step)
         sampler.step = state.global_step
-        # The trainer has one endless epoch; what it logs are epochs of the data.
+        # The trainer has one endless epoch, but logs epochs of the data.
         state.epoch = sampler.position / sampler.length
         run.progress(state.global_step, total=state.max_steps)
         if run.in_job:  # elsewhere a process may train more than once
@@ -308,7 +310,7 @@ class _Numbered(Dataset[tuple[int, Any]]):
 
 
 class _NumberedCollate:
-    """Collates samples and keeps their indices apart."""
+    """Collates samples, and returns their indices separately."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
@@ -328,7 +330,7 @@ class _WorkerSeed:
 
 
 def _metric(name: str) -> str:
-    """Return `eval/loss` of `eval_loss`, and `train/loss` of `loss`."""
+    """Return `eval/loss` for `eval_loss`, and `train/loss` for `loss`."""
     for kind in ("eval", "test"):
         if name.startswith(f"{kind}_"):
             return f"{kind}/{name.removeprefix(f'{kind}_')}"
@@ -341,7 +343,7 @@ def _has_whole_labels(batch: Any) -> bool:
 
 
 def _check(args: TrainingArguments) -> None:
-    """Refuse what takes away the meaning of a step."""
+    """Refuse arguments that are incompatible with exact steps."""
     if args.n_gpu > 1:
         raise ValueError(f"{args.n_gpu} GPUs in one process: start one process a GPU with torchrun")
     legal = {
@@ -353,12 +355,12 @@ def _check(args: TrainingArguments) -> None:
         if getattr(args, name) == "epoch":
             raise ValueError(
                 f"{name}='epoch': legal are {values}, since a global batch may end one epoch and "
-                "begin the next"
+                "start the next"
             )
     if args.load_best_model_at_end:
         raise ValueError(
-            "load_best_model_at_end=True: legal is False; checkpoints of a job are not kept by the "
-            "trainer (checkpoint.keep_best_k keeps the best ones)"
+            "load_best_model_at_end=True: legal is False; the trainer does not keep checkpoints of "
+            "a job (checkpoint.keep_best_k keeps the best ones)"
         )
     if args.auto_find_batch_size:
         raise ValueError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.data import ExactStream
 from trainyard.run.session import Run, init
 
-# `lightning` contains the classes of `pytorch_lightning` a second time; a trainer accepts its own.
+# `lightning` contains copies of the classes of `pytorch_lightning`; a trainer accepts only its own.
 if TYPE_CHECKING:
     from pytorch_lightning import Callback, LightningModule, Trainer
     from pytorch_lightning.loggers import Logger
@@ -21,31 +21,31 @@ else:
     Logger = importlib.import_module(f"{_name}.loggers").Logger
 
 CHECKPOINT_FILE = "lightning.ckpt"
-"""What the callback saves into the folder of a checkpoint."""
+"""The callback's file in the folder of a checkpoint."""
 PROGRESS = "epoch_loop.batch_progress"
-"""Where a checkpoint of Lightning counts micro-batches."""
+"""Key of the count of micro-batches in a checkpoint of Lightning."""
 
 
 class ExactCallback(Callback):
-    """Makes the steps of a Lightning trainer those of an exact sampler.
+    """Aligns the steps of a Lightning trainer with those of an exact sampler.
 
-    The trainer has `use_distributed_sampler=False`, else it would shard the samples again, and
-    `max_steps`. Its loader is `DataLoader(..., batch_sampler=sampler)` with a sampler that has no
-    end. The callback sets `accumulate_grad_batches`, moves `sampler.step`, saves and loads the
-    sampler's state with the trainer's checkpoints, and logs `train/loss` every
-    `log_every_n_steps` steps: the mean over the global batch.
+    The trainer needs `use_distributed_sampler=False`, or it would shard the samples again, and
+    `max_steps`. Its loader is `DataLoader(..., batch_sampler=sampler)` with an endless sampler. The
+    callback sets `accumulate_grad_batches`, advances `sampler.step`, saves and loads the sampler's
+    state with the trainer's checkpoints, and logs `train/loss`, the mean over the global batch,
+    every `log_every_n_steps` steps.
 
-    The module multiplies its loss with the weight of the micro-batch, and logs its own values
-    before that: `return exact.weight(batch_idx) * loss`.
+    The module multiplies its loss by the weight of the micro-batch, after it has logged its own
+    values: `return exact.weight(batch_idx) * loss`.
 
     Args:
-        sampler: of this rank.
-        ids: returns the ids of the samples of a batch, as it came from the loader; what `consumed`
-            lists, and what the server compares between attempts. Without it there is no digest.
-        run: gets progress and digests, and decides about stops and saves; default: that of
+        sampler: the sampler of this rank.
+        ids: returns the ids of the samples of a loader's batch. `consumed` lists them, and the
+            server compares their digest between attempts. Without it there is no digest.
+        run: receives progress and digests, and decides about stops and saves; default: that of
             `trainyard.init`.
-        save_every: steps between two checkpoints; the last step is one too. Default: saves happen
-            only for a stop of the job, or because a person requests one.
+        save_every: steps between two checkpoints; the last step is saved too. Default: save only
+            for a stop of the job, or when a person requests it.
     """
 
     def __init__(
@@ -60,31 +60,31 @@ class ExactCallback(Callback):
         self.run = init() if run is None else run
         self.ids = ids
         self.consumed: list[int] = []
-        """Ids of this rank's samples in the present step."""
+        """Ids of this rank's samples in the current step."""
         self._loss: Any = 0.0
 
     @property
     def state_key(self) -> str:
-        """Name of the state in a checkpoint, that of subclasses too."""
+        """Name of the state in a checkpoint, also for subclasses."""
         return "trainyard.ExactCallback"
 
     def weight(self, batch_idx: int) -> float:
-        """Return what to multiply the mean loss of a micro-batch with.
+        """Return the factor for the mean loss of a micro-batch.
 
-        The trainer divides by the number of micro-batches; the weight makes up for it.
+        The trainer divides by the number of micro-batches; the weight compensates.
         """
         weights = self.sampler.weights
         return weights[batch_idx % len(weights)] * len(weights)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check what would change the samples of a step.
+        """Check the settings that would change the samples of a step.
 
         Raises:
             ValueError: a setting of the trainer, or the sampler, does not allow exact steps.
         """
         if stage != "fit":
             return
-        # No public attribute has it.
+        # There is no public attribute.
         if trainer._accelerator_connector.use_distributed_sampler:
             raise ValueError(
                 "use_distributed_sampler=True of the trainer would shard the samples again: legal "
@@ -118,7 +118,7 @@ class ExactCallback(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Count what was consumed; after the last micro-batch of a step, count the step."""
+        """Count the consumed samples; after the last micro-batch of a step, count the step."""
         number = batch_idx % len(self.sampler.weights)
         if number == 0:
             self.consumed, self._loss = [], 0.0
@@ -152,7 +152,7 @@ class ExactCallback(Callback):
         """Return the file for `trainer.fit(..., ckpt_path=)`, or None.
 
         Args:
-            folder: of a checkpoint, for a process that no job resumes.
+            folder: the folder of a checkpoint, for a process outside a resumed job.
         """
         found = self.run.resume_from or folder
         return None if found is None else found / CHECKPOINT_FILE
@@ -167,16 +167,16 @@ class ExactCallback(Callback):
         """Continue at the position of a checkpoint of any world size.
 
         Raises:
-            ValueError: the checkpoint is of another data set, seed or global batch size.
+            ValueError: the checkpoint has another data set, seed or global batch size.
         """
         state = checkpoint["callbacks"].get(self.state_key)
         if state is None:
             raise ValueError(
-                f"the checkpoint has no state of {self.state_key}: legal is one that was saved "
-                "with it"
+                f"the checkpoint has no state of {self.state_key}: legal is one saved with the "
+                "callback"
             )
         self.sampler.load_state_dict(state)
-        # The trainer continues to count micro-batches, of which a step had another number.
+        # The trainer continues to count micro-batches, but a step may have had another number.
         count = self.sampler.step * len(self.sampler.weights)
         progress = checkpoint["loops"]["fit_loop"][PROGRESS]
         for counts in (progress["total"], progress["current"]):
@@ -186,9 +186,9 @@ class ExactCallback(Callback):
 
 
 class RunLogger(Logger):
-    """Logs what modules log to the run: `Trainer(logger=RunLogger(exact))`.
+    """Sends the logs of modules to the run: `Trainer(logger=RunLogger(exact))`.
 
-    Steps are completed optimizer steps, as everywhere in a job; Lightning's own count begins at 0.
+    Steps are completed optimizer steps, as everywhere in a job; Lightning's own count starts at 0.
 
     Args:
         exact: the callback of the same trainer.
@@ -200,16 +200,16 @@ class RunLogger(Logger):
 
     @property
     def name(self) -> str:
-        """Name of the job; empty outside of one."""
+        """Name of the job; empty outside a job."""
         return self._exact.run.name or ""
 
     @property
     def version(self) -> int:
-        """Number of the attempt; 0 outside of a job."""
+        """Number of the attempt; 0 outside a job."""
         return self._exact.run.attempt or 0
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Log values of rank 0, which has what `sync_dist=True` averaged."""
+        """Log values of rank 0, which has the averages of `sync_dist=True`."""
         if self._exact.run.rank == 0:
             self._exact.run.log(metrics, step=self._exact.sampler.step)
 

@@ -11,13 +11,13 @@ from transformers.trainer_pt_utils import find_batch_size
 
 
 class MeanLoss:
-    """The mean of the losses of an evaluation over its labels, or over its samples.
+    """The mean loss of an evaluation over its labels, or over its samples.
 
-    The loader of an evaluation repeats samples where the last batches of the ranks would not have
-    the same size. `gather_for_metrics` drops what was predicted for them, and so does this.
+    The loader of an evaluation repeats samples so that the last batches of all ranks have the same
+    size. Like `gather_for_metrics`, this class drops the predictions of repeated samples.
 
     Args:
-        accelerator: of the trainer.
+        accelerator: the trainer's accelerator.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -25,13 +25,13 @@ class MeanLoss:
         self._sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
         self._size = 0
         self.real = 0
-        """Samples of the present batch that are no repetitions."""
+        """Samples of the current batch without repetitions."""
 
     def counted(self, inputs: Any) -> Any:
         """Return a batch without its repeated samples.
 
-        A batch of nothing else stays as it is, and its loss does not count: all ranks join the
-        collectives of the model.
+        A batch of only repeated samples stays unchanged, because all ranks must join the
+        collectives of the model, and its loss does not count.
         """
         self._size = self.real = find_batch_size(inputs) or 0  # type: ignore[no-untyped-call]
         state = self._accelerator.gradient_state
@@ -41,9 +41,9 @@ class MeanLoss:
         return self._cut(inputs) if 0 < self.real < self._size else inputs
 
     def restored(self, predicted: Any) -> Any:
-        """Return what was predicted in the size of the whole batch: ranks gather equal sizes.
+        """Pad predictions to the size of the whole batch, because ranks gather equal sizes.
 
-        An output may have several rows a sample. The rows that are missing repeat the last ones.
+        An output may have several rows per sample. The padding repeats the last rows.
         """
         if isinstance(predicted, Mapping):
             return {name: self.restored(each) for name, each in predicted.items()}
@@ -63,9 +63,10 @@ class MeanLoss:
         """Add the loss of a batch.
 
         Args:
-            loss: the trainer's: the mean over the labels of all ranks' batches, times the number of
-                ranks, of those of this rank; without `labels` the mean over the samples.
-            labels: how many labels all ranks' batches have; None where the trainer counts none.
+            loss: the trainer's loss. With `labels`, it is the sum of the losses of this rank's
+                labels, divided by `labels` and multiplied by the number of ranks. Without, it is
+                the mean over the samples.
+            labels: number of labels in all ranks' batches; None if the trainer does not count them.
         """
         share = self._accelerator.num_processes
         weight = self.real if labels is None else torch.as_tensor(labels).double() / share
@@ -75,12 +76,12 @@ class MeanLoss:
         self._sums += both.to(self._sums)
 
     def value(self) -> float | None:
-        """Return the mean over all ranks, which all call it; None where no loss was added."""
+        """Return the mean over all ranks, which must all call it; None if no loss was added."""
         total, weight = self._accelerator.reduce(self._sums, reduction="sum").tolist()
         return total / weight if weight else None
 
     def _cut(self, value: Any) -> Any:
-        """Return the part of the first samples, in tensors, sequences and what holds them."""
+        """Return the part of the first samples, in tensors, sequences and nested containers."""
         if isinstance(value, Mapping):
             return {name: self._cut(each) for name, each in value.items()}
         if isinstance(value, torch.Tensor) and value.ndim == 0:

@@ -27,47 +27,48 @@ from trainyard.client.settings import choose_profile
 
 HELP = """Train PyTorch models on any number of GPUs, and resume on any other number.
 
-A job is named by its id, the beginning of its id, its name, or @last; a checkpoint by JOB@step-400.
-The server is that of TRAINYARD_URL and TRAINYARD_TOKEN, else that of a profile that `up` or `login`
-wrote: the default one, or the one of --profile or TRAINYARD_PROFILE."""
+JOB is a job's id, a prefix of its id, its name, or @last. A checkpoint is JOB@step-400.
 
-# In the order of the help: set up, submit, look, act.
+The server is TRAINYARD_URL with TRAINYARD_TOKEN, if set. Otherwise it is the one of a profile that
+`up` or `login` stored: --profile, else TRAINYARD_PROFILE, else the default profile."""
+
+# In the order of the help: set up, submit, inspect, change.
 COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (local.up, "Start the control plane on this machine."),
-    (local.down, "Save and end what runs on this machine."),
-    (local.login, "Keep the address and token of a server."),
+    (local.down, "Save running jobs and stop the control plane here."),
+    (local.login, "Store the address and token of a server."),
     (submit.init, "Write a commented spec file."),
     (submit.schema, "Write the JSON Schema of the spec."),
     (submit.plan, "Check a spec and show its plan."),
     (submit.submit, "Submit a job."),
     (submit.import_, "Import runs of wandb, MLflow or TensorBoard as jobs."),
     (show.ps, "List jobs."),
-    (show.queue, "List the jobs that wait, and when they may start."),
-    (show.show, "Show one job whole."),
-    (show.events, "List what happened to a job."),
-    (show.nodes, "List the machines; cordon, drain or label one."),
-    (node_sources.sources, "List where nodes come from; check or pause one, request nodes."),
-    (projects.projects, "List the projects; create, change or delete one."),
-    (watch.watch, "Follow a job live, to its end."),
+    (show.queue, "List waiting jobs with their reasons and expected starts."),
+    (show.show, "Show one job in full."),
+    (show.events, "List the events of a job."),
+    (show.nodes, "List nodes; cordon, drain or label one."),
+    (node_sources.sources, "List node sources; check or pause one, request nodes."),
+    (projects.projects, "List projects; create, change or delete one."),
+    (watch.watch, "Follow a job live until it ends."),
     (metrics.metrics, "Show a job's metrics, or write them as CSV."),
-    (metrics.logs, "Show what a rank wrote."),
+    (metrics.logs, "Show the output of a rank."),
     (metrics.artifacts, "List or download images, histograms and files of a job."),
     (compare.compare, "Compare the metrics of several jobs."),
-    (goodput.goodput, "Show what the time of a job, or of all slots, was spent on."),
-    (goodput.advise, "Show what slows a job, and what to change."),
+    (goodput.goodput, "Show how a job, or all slots, spent their time."),
+    (goodput.advise, "Show what slows a job, with remedies."),
     (checkpoints.checkpoints, "List a job's checkpoints; verify, pin, unpin or delete one."),
-    (operations.operations, "Show operations on checkpoints; cancel one."),
-    (operations.export, "Write a checkpoint as Hugging Face's libraries read it."),
-    (operations.sample, "Generate a text with a checkpoint."),
-    (jobs.stop, "Save, then leave."),
-    (jobs.cancel, "Leave now, after showing what is lost."),
-    (jobs.kill, "Cancel without a question."),
-    (jobs.priority, "Change the priority of a job that waits or runs."),
-    (jobs.resume, "Resume, on any legal number of slots."),
-    (jobs.delete, "Remove a finished job."),
-    (requests.save, "Save a checkpoint now, and continue."),
+    (operations.operations, "List operations on checkpoints; cancel one."),
+    (operations.export, "Export a checkpoint in Hugging Face's format."),
+    (operations.sample, "Generate text with a checkpoint."),
+    (jobs.stop, "Stop a job after saving a checkpoint."),
+    (jobs.cancel, "End a job now without saving, after a confirmation."),
+    (jobs.kill, "Cancel a job without confirmation."),
+    (jobs.priority, "Change the priority of a waiting or running job."),
+    (jobs.resume, "Resume a job on any legal number of slots."),
+    (jobs.delete, "Delete a finished job."),
+    (requests.save, "Save a checkpoint of a running job, which continues."),
     (requests.profile, "Record the next steps with torch.profiler."),
-    (requests.snapshot, "Record what takes the memory of a GPU."),
+    (requests.snapshot, "Record the GPU memory allocations of the next steps."),
     (shell.shell, "Run a command in a running attempt."),
     (checkpoints.fork, "Start a new job from a checkpoint."),
 )
@@ -85,7 +86,7 @@ app = typer.Typer(
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 for command, summary in COMMANDS:
     passed_on = PASSED_ON if command in (local.up, local.down) else None
-    name = command.__name__.removesuffix("_")  # of one that Python keeps for itself
+    name = command.__name__.removesuffix("_")  # `import_`: Python reserves the name
     app.command(name, short_help=summary, context_settings=passed_on)(command)
 
 
@@ -93,7 +94,7 @@ for command, summary in COMMANDS:
 def _choose(
     name: Annotated[
         str | None,
-        typer.Option("--profile", metavar="NAME", help="Server and token of this name."),
+        typer.Option("--profile", metavar="NAME", help="Use the server of this stored profile."),
     ] = None,
 ) -> None:
     choose_profile(name)

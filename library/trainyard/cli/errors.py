@@ -1,4 +1,4 @@
-"""Errors as text on stderr and as exit codes: the only module that maps them."""
+"""Maps errors to text on stderr and to exit codes; no other module does."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from trainyard.client.errors import (
 FAILED, USAGE = 1, 2
 REMEDIES: dict[type[TrainyardError], str] = {
     UnauthenticatedError: "Log in with `trainyard login URL`, or set TRAINYARD_TOKEN.",
-    ForbiddenError: "Use a token that may do this, such as the admin token.",
+    ForbiddenError: "Use a token with this permission, such as the admin token.",
     ConnectionFailedError: "Start the control plane with `trainyard up`, or check TRAINYARD_URL.",
-    ServerError: "Try again in a moment; the server's log has details under the request id.",
+    ServerError: "Try again in a moment. The server's log has details under the request id.",
 }
 
 Origin = Callable[[Problem], str | None]
-"""Returns where a problem's field was written, such as an option or a file."""
+"""Returns the source of a problem's field, such as an option or a file."""
 
 
 class CommandGroup(TyperGroup):
-    """Runs a command and turns what it raises into an explanation and an exit code."""
+    """Runs a command; turns its exceptions into an explanation and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
@@ -64,13 +64,13 @@ def explained(
     title: str = "",
     spec_field: Callable[[str], str] = lambda pointer: pointer,
 ) -> Iterator[None]:
-    """Explain the server's errors in what the user gave, field by field, and exit with 2.
+    """Explain the server's errors in the user's input, field by field, and exit with 2.
 
     Args:
-        origin: where a field was written; called with a problem at a field of the spec.
+        origin: returns the source of a field; called with a problem at a field of the spec.
         remedy: the last line.
-        title: the first line where fields are named; the server's own when empty.
-        spec_field: the pointer into the spec of a pointer into the request.
+        title: the first line if the error names fields; by default the server's title.
+        spec_field: converts a pointer into the request to a pointer into the spec.
     """
     try:
         yield

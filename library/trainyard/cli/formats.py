@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as a person reads them."""
+"""Formats numbers, sizes and times for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST_PERCENT = 0.1
 
 
 def has_step(progress: Progress, state: JobState) -> bool:
-    """Return whether a job has a step to show: a program may end without having reported one."""
+    """Return whether a job has a step to show: a program may end without reporting one."""
     return progress.step > 0 or (progress.steps is not None and state != JobState.SUCCEEDED)
 
 
@@ -35,7 +35,7 @@ def number(value: float | None) -> str:
 
 
 def fact(value: FactValue | None) -> str:
-    """Return a value of a configuration or of a summary on one line, as a script gave it."""
+    """Return a value of a configuration or a summary on one line."""
     if value is None:
         return DASH
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -62,7 +62,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def bandwidth(count: int, seconds: float | None) -> str:
-    """Return `1.2 GiB/s`, from bytes and the time that they took."""
+    """Return `1.2 GiB/s`, from bytes and seconds."""
     return f"{size(round(count / seconds))}/s" if seconds else DASH
 
 
@@ -89,12 +89,12 @@ def duration(seconds: float | None) -> str:
 
 
 def auto(values: AutoValues) -> str:
-    """Return what fields stand for that are `auto`: `compile.enabled=true, ...`."""
+    """Return the values of fields that are `auto`: `compile.enabled=true, ...`."""
     return ", ".join(named(path, value) for path, value in values.items())
 
 
 def age(moment: datetime | None) -> str:
-    """Return how long ago it was, in its largest unit: `12s`, `5m`, `3h`, `2d`."""
+    """Return the age of a moment in its largest unit: `12s`, `5m`, `3h`, `2d`."""
     if moment is None:
         return DASH
     return duration((datetime.now(UTC) - moment).total_seconds()).split()[0]
@@ -111,7 +111,7 @@ def date(moment: datetime | None) -> str:
 
 
 def clipped(text: str, columns: int) -> str:
-    """Return the text, cut where it is longer."""
+    """Return the text, cut to so many columns."""
     return text if len(text) <= columns else f"{text[: columns - 1].rstrip()}…"
 
 
@@ -123,7 +123,7 @@ def failed_tries(failing: FailedTries) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return `12.3 %`, `<0.1 %` for what would be none, or a dash where the share is unknown."""
+    """Return `12.3 %`, `<0.1 %` for a tiny share, or a dash for an unknown one."""
     if value is None:
         return DASH
     percent = 100 * value

@@ -24,7 +24,7 @@ from trainyard.spec.sections.resources import priority_words
 
 WHY_COLUMNS = 70
 SHORT_ID = 12
-"""Characters of an id in tables: its time, and enough to distinguish simultaneous jobs."""
+"""Characters of an id in tables: enough to distinguish simultaneous jobs."""
 
 
 def draw_jobs(jobs: Sequence[JobSummary], *, filtered: bool = False) -> RenderableType:
@@ -66,7 +66,7 @@ def _steps(at: Progress, state: JobState) -> str:
 def draw_artifacts(artifacts: Sequence[ArtifactView]) -> RenderableType:
     """Return the table of `artifacts`."""
     if not artifacts:
-        return Text("No images, histograms or files. A script logs them by trainyard.init().")
+        return Text("No images, histograms or files. A script logs them with trainyard.init().")
     rows = Listing(
         "NAME", "KIND", "STEP", "SIZE", "TRY", "LOGGED", "CAPTION",
         right=("STEP", "SIZE", "TRY", "LOGGED"),
@@ -87,7 +87,7 @@ def draw_artifacts(artifacts: Sequence[ArtifactView]) -> RenderableType:
 
 
 def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType:
-    """Return the line under `ps`: how many jobs match, by state, and how many are not shown."""
+    """Return the line under `ps`: numbers of matching jobs by state, and of jobs not shown."""
     parts = [state_text(state).append(f" {counts[state]:,}") for state in JobState if counts[state]]
     rest = sum(counts.values()) - shown
     if rest > 0:
@@ -107,7 +107,7 @@ def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
     )  # fmt: skip
     for entry in entries:
         start, ahead = entry.expected_start_at, entry.backfilled_before
-        backfilled = f"is to be backfilled before {ahead}" if ahead is not None else None
+        backfilled = f"will be backfilled before {ahead}" if ahead is not None else None
         why = "; ".join(filter(None, (entry.reason, entry.unknown_because, backfilled)))
         rows.add(
             f"{entry.position:,}",
@@ -124,9 +124,9 @@ def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
 
 
 def draw_what_if(answer: WhatIf) -> RenderableType:
-    """Return when a spec would start, were it submitted now."""
+    """Return the expected start of a spec, if it were submitted now."""
     if answer.starts_now:
-        return Text("It would start at once.")
+        return Text("It would start immediately.")
     start = answer.expected_start_at
     when = "at an unknown time" if start is None else f"about {formats.date(start)}"
     why = "; ".join(filter(None, (answer.reason, answer.unknown_because)))
@@ -134,7 +134,7 @@ def draw_what_if(answer: WhatIf) -> RenderableType:
 
 
 def draw_events(events: Sequence[AnyEvent]) -> RenderableType:
-    """Return events, oldest first, in the form of `watch`."""
+    """Return events in the form of `watch`, oldest first."""
     if not events:
         return Text("No events.")
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -148,7 +148,7 @@ def draw_events(events: Sequence[AnyEvent]) -> RenderableType:
 
 
 def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
-    """Return the machines."""
+    """Return the table of `nodes`."""
     if not nodes:
         return Text("No nodes. A worker joins with a join token; `trainyard up` starts one here.")
     rows = Listing("NAME", "STATE", "FREE", "SLOTS", "DEVICE", "MEMORY", "ISOLATION", "SEEN",
@@ -187,7 +187,7 @@ def draw_metrics(view: MetricsView) -> RenderableType:
 
 
 def series_cells(curve: CurveView | None) -> tuple[str, ...]:
-    """Return steps, last value, least, greatest, and points that are NaN or infinite."""
+    """Return steps, last, least and greatest value, and the number of NaN and infinite points."""
     if curve is None or not curve.steps:
         return (formats.DASH,) * 5
     last = (value for value in reversed(curve.last) if value is not None)
@@ -201,7 +201,7 @@ def series_cells(curve: CurveView | None) -> tuple[str, ...]:
 
 
 def draw_options(options: ResumeOptions) -> RenderableType:
-    """Return the world sizes on which a job could resume."""
+    """Return the table of legal world sizes of a resume."""
     rows = Listing("SLOTS", "FREE", "LAYOUTS", "MICRO-BATCH", "IDLE", "MEMORY",
                    right=("SLOTS",), spare=("FREE",), elastic="LAYOUTS")  # fmt: skip
     for option in options.options:

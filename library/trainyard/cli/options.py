@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 
 JobReference = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id, beginning of an id, name, or @last.")
+    str, typer.Argument(metavar="JOB", help="Job id, prefix of an id, name, or @last.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 SpecFile = Annotated[
     Path | None,
-    typer.Argument(metavar="FILE", help="Job spec in TOML, YAML or JSON; all defaults without."),
+    typer.Argument(metavar="FILE", help="Job spec in TOML, YAML or JSON. Default: all defaults."),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="SECTION.FIELD=VALUE",
-        help="Set one field of the spec; repeatable, later ones win.",
+        help="Set one field of the spec. Repeatable; the last value wins.",
     ),
 ]
 Follow = Annotated[
@@ -28,16 +28,21 @@ Follow = Annotated[
     typer.Option(
         "--wait",
         "-w",
-        help="Follow it to its end: exit 0 succeeded, 1 failed, 3 stopped or cancelled.",
+        help="Follow the job until it ends. Exit code: 0 succeeded, 1 failed, 3 stopped or "
+        "cancelled.",
     ),
 ]
-Wait = Annotated[bool, typer.Option("--wait", "-w", help="Until it has ended.")]
+Wait = Annotated[
+    bool, typer.Option("--wait", "-w", help="Wait until the job or operation has ended.")
+]
 Newest = Annotated[
     str,
     typer.Argument(
-        metavar="JOB@step-400", help="A checkpoint; the newest of the lineage for JOB alone."
+        metavar="JOB@step-400", help="Checkpoint; JOB alone is the newest of its lineage."
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the job's events.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most, newest first.")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason, shown in the job's events.")]
+Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows; the newest are shown.")
+]

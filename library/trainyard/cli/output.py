@@ -1,4 +1,4 @@
-"""Writing to stdout: tables and pages for people, JSON for programs."""
+"""Writes to stdout: tables and pages for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value", bound=BaseModel | Sequence[BaseModel])
 
 WIDE = 10_000
-"""Columns of an output that is no terminal: a pipe gets whole lines."""
+"""Width without a terminal: a pipe gets whole lines."""
 
 STATES: dict[str, tuple[str, str]] = {
     JobState.QUEUED: ("○", "blue"),
@@ -31,11 +31,11 @@ STATES: dict[str, tuple[str, str]] = {
     JobState.STOPPED: ("■", "yellow"),
     JobState.CANCELLED: ("⊘", "dim"),
 }
-"""Sign and colour of each state of a job or an operation; the sign alone distinguishes them."""
+"""Sign and colour of each state of a job or an operation; the signs differ without colour."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console on the present stdout or stderr; NO_COLOR is honoured."""
+    """Return a console on the current stdout or stderr; NO_COLOR is honoured."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDE
     return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False)
@@ -49,7 +49,7 @@ def write_text(*parts: RenderableType) -> None:
         return
     with out.capture() as captured:
         out.print(*parts, sep="\n", markup=False)
-    # Rich pads the last column of tables with blanks, which a pipe does not need.
+    # Rich pads the last column of tables with blanks; a pipe gets none.
     out.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
@@ -64,10 +64,10 @@ def note(text: str) -> None:
 
 
 def at_most(limit: int, found: Iterable[Item]) -> list[Item]:
-    """Return the first `limit` items, the newest in most lists; stderr notes where more follow."""
+    """Return the first `limit` items; write a note to stderr if there are more."""
     shown = list(islice(found, limit + 1))
     if len(shown) > limit:
-        note(f"{limit:,} of them are shown; --limit N shows more.")
+        note(f"Only {limit:,} are shown; --limit N shows more.")
     return shown[:limit]
 
 
@@ -85,7 +85,7 @@ def write_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
 
 
 def write_json_line(value: BaseModel | dict[str, Any]) -> None:
-    """Write one JSON document on one line, at once."""
+    """Write one JSON document on one line, and flush."""
     print(json.dumps(plain(value), ensure_ascii=False), flush=True)
 
 
@@ -115,5 +115,5 @@ def facts(rows: Iterable[tuple[str, RenderableType | None]], *, indent: int = 2)
 
 
 def heading(text: str) -> Text:
-    """Return the head of a part of a page, with an empty line above it."""
+    """Return the heading of a section, with an empty line above it."""
     return Text(f"\n{text}", style="bold")

@@ -1,4 +1,4 @@
-"""One job as a page: state, progress, attempts and their lineage, failure, next commands."""
+"""Renders one job: state, progress, attempts and their lineage, failure, next commands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
 
 MAX_FACTS = 40
-"""Values of a configuration or of a summary that `show` lists."""
+"""Most values of a configuration, and of a summary, in `show`."""
 MAX_STRAGGLERS = 4
-"""Stragglers that `show` lists, the costliest first."""
+"""Most stragglers in `show`, the costliest first."""
 
 
 def job_line(job: JobSummary) -> Text:
@@ -49,9 +49,9 @@ def progress_words(progress: Progress, state: JobState) -> str:
 
 
 def draw_show(job: JobView, attempts: Sequence[AttemptView], *, name: str) -> RenderableType:
-    """Return a job with all parts: state, progress, attempts and their lineage, next commands.
+    """Return a job in full: state, progress, attempts and their lineage, next commands.
 
-    The commands call the job by `name`: its id where other jobs have its name.
+    The commands refer to the job as `name`: its id, if other jobs have the same name.
     """
     attempt = job.current_attempt
     running = job.state == JobState.RUNNING
@@ -92,7 +92,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView], *, name: str) -> Re
 
 
 def _section(head: str, values: Mapping[str, FactValue]) -> list[RenderableType]:
-    """Return the first values of a configuration or of a summary, and how many more there are."""
+    """Return the first values of a configuration or a summary, and the number of the others."""
     if not values:
         return []
     shown = list(values.items())[:MAX_FACTS]
@@ -103,7 +103,7 @@ def _section(head: str, values: Mapping[str, FactValue]) -> list[RenderableType]
 
 
 def _import(job: JobView) -> str | None:
-    """Return `run 9dcz13mm of wandb, 12 points` for a run that another tool recorded."""
+    """Return `run 9dcz13mm of wandb, 12 points` for an imported run."""
     if job.imported is None:
         return None
     run = job.imported.run
@@ -157,7 +157,7 @@ def _ancestor(job: JobView) -> str | None:
 
 
 def _why(job: JobView) -> str:
-    """Return why it waits or ended, unless its failure is shown below."""
+    """Return the reason for its state, unless its failure is shown below."""
     failed = job.current_attempt is not None and job.current_attempt.failure is not None
     return "" if failed and job.state == JobState.FAILED else job.reason or ""
 
@@ -172,7 +172,7 @@ def _attempts(attempts: Sequence[AttemptView], job_id: str) -> Listing:
             attempt.layout_name,
             f"{attempt.start_step:,} → {attempt.last_step:,}"
             if attempt.last_step or attempt.micro_batch_size is not None
-            else formats.DASH,  # a program that has reported none
+            else formats.DASH,  # a program without a reported step
             attempt.outcome or attempt.state,
             _parent(attempt, job_id),
             _checked(attempt),
@@ -191,7 +191,7 @@ def _parent(attempt: AttemptView, job_id: str) -> str:
     parent = attempt.parent_checkpoint_id
     owner, _, place = (parent or "").partition(".")
     shown = formats.DASH if not parent else place if owner == job_id else f"fork of {place}"
-    return shown if attempt.on_lineage else f"{shown} (left branch)"
+    return shown if attempt.on_lineage else f"{shown} (abandoned)"
 
 
 def _checked(attempt: AttemptView) -> Text:
@@ -231,7 +231,7 @@ def _failure(attempt: AttemptView, action: NextAction | None) -> list[Renderable
 
 
 def _helping(job: JobView, name: str) -> list[tuple[str, str]]:
-    """Return the command that helps after a failure, where that is no resume as it was."""
+    """Return the command that helps after a failure, unless an unchanged resume does."""
     action = job.next_action
     if action is None or (action.verb == "resume" and action.setting is None):
         return []
@@ -249,17 +249,17 @@ def _next(job: JobView, name: str) -> list[RenderableType]:
     if job.state == JobState.SUCCEEDED:
         other = (" --steps N", "with more steps")
     elif program is not None and program.resume == "same_world_size":
-        other = ("", "on as many slots as before")
+        other = ("", "on the same number of slots")
     elif program is not None and program.resume == "never":
-        other = (" --world-size N", "which begins again, on as many slots as you like")
+        other = (" --world-size N", "from the start, on any number of slots")
     else:
-        other = (" --world-size N", "on as many slots as you like")
+        other = (" --world-size N", "on any number of slots")
     commands = {
-        "stop": (f"stop {name}", "save, then leave"),
-        "cancel": (f"cancel {name}", "leave now"),
+        "stop": (f"stop {name}", "save, then end"),
+        "cancel": (f"cancel {name}", "end now, without saving"),
         "resume": (f"resume {name}{other[0]}", f"resume, {other[1]}"),
         "resize": (f"resume {name} --world-size N", "save, then resume on other slots"),
-        "delete": (f"delete {name}", "remove it"),
+        "delete": (f"delete {name}", "delete the job"),
     }
     verbs = [*_helping(job, name), *(commands[verb] for verb in job.verbs if verb in commands)]
     rows = [(f"trainyard {command}", hint) for command, hint in verbs]

@@ -103,7 +103,7 @@ def _ranked(plan: Plan) -> list[RenderableType]:
 
 
 def calibration_words(calibration: Calibration) -> str:
-    """Return a sentence on how far predictions for a kind of hardware are off."""
+    """Return a sentence on the errors of predictions for a kind of hardware."""
     name, accuracy = calibration.device_name, calibration.accuracy
     if accuracy is None:
         return f"From the data sheet of {name}: no run has ended on it yet, so the order is rough."
@@ -118,7 +118,8 @@ def calibration_words(calibration: Calibration) -> str:
             f"; memory by {formats.share(accuracy.memory_median)} and "
             f"{formats.share(accuracy.memory_p95)}"
         )
-    return f"{words}; {accuracy.fits_wrong} of {accuracy.fits_judged} that were to fit did not."
+    wrong = f"{accuracy.fits_wrong} of {accuracy.fits_judged} runs predicted to fit did not"
+    return f"{words}; {wrong}."
 
 
 def _plan_of_program(plan: ProgramPlan) -> RenderableType:
@@ -157,7 +158,7 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
     origin = preview.checkpoint_id
     start = f"from step {preview.step:,}" if origin else "from the start"
     if preview.saves_first:
-        start = f"from the save that its stop makes (now at step {preview.step:,})"
+        start = f"from the checkpoint that its stop will save (now at step {preview.step:,})"
     slots = formats.counted(preview.plan.world_size, "slot")
     head = Text.assemble((preview.plan.name, "bold"), f" on {slots}, ", start)
     if isinstance(preview.plan, ProgramPlan):
@@ -166,7 +167,7 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
         head.append(f"  {origin}", style="dim")
     parts: list[RenderableType] = [head, rows, *_warnings(preview.plan.warnings)]
     if preview.branch:
-        parts.append(Text("\nNewer checkpoints stay where they are, as a branch that is left."))
+        parts.append(Text("\nNewer checkpoints are kept, as an abandoned branch."))
     return Group(*parts)
 
 
@@ -199,7 +200,7 @@ def _memory(memory: MemoryEstimate, fits: bool | None) -> str:
 
 
 def warning_lines(warnings: Iterable[Problem]) -> list[str]:
-    """Return a line for each warning, which begins with its field."""
+    """Return a line for each warning, starting with its field."""
     return [f"{w.pointer.strip('/').replace('/', '.')}: {w.detail}" for w in warnings]
 
 

@@ -1,4 +1,4 @@
-"""A table that fits its terminal: it leaves columns out and cuts cells, and never wraps."""
+"""A table that fits the terminal: it drops columns and cuts cells, but never wraps."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rich.text import Text
 GAP = 2
 """Blanks between two columns."""
 LEAST = 12
-"""Usual width down to which an elastic column is cut before others are left out."""
+"""Default minimal width of an elastic column; below it, other columns are dropped."""
 
 
 class Listing:
-    """Rows under heads.
+    """A table with headings.
 
     Args:
-        columns: heads, from the left.
-        right: those whose cells are numbers.
-        spare: those that may be left out, the first to go first.
-        elastic: the one whose cells may be cut.
-        least: width down to which it is cut before others are left out.
+        columns: headings, from the left.
+        right: right-aligned columns, which hold numbers.
+        spare: columns that may be dropped, in the order of dropping.
+        elastic: the column with cells that may be cut.
+        least: minimal width of the elastic column; below it, spare columns are dropped.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Errors of the SDK: those of a call to the server, and those of what the user gave.
+"""Errors of the SDK: failed calls to the server, and wrong input of the user.
 
 TrainyardError
-├── UsageError                 a file, a setting or a name is wrong; no request was sent for it
-│   ├── NotConfiguredError     no address of a server is known
+├── UsageError                 a file, a setting or a name is wrong; no request was sent
+│   ├── NotConfiguredError     no server address is known
 │   └── UnknownReferenceError  no object, or more than one, has this name
 └── ConnectionFailedError, ApiError and its kinds   see `trainyard.protocol.rest.errors`
 """
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class UsageError(TrainyardError, ValueError):
-    """A file, a setting or a name that the user gave is wrong."""
+    """A file, a setting or a name from the user is wrong."""
 
     def __init__(self, text: str, *, remedy: str = "") -> None:
         super().__init__(text)
@@ -47,7 +47,7 @@ class UsageError(TrainyardError, ValueError):
 
 
 class NotConfiguredError(UsageError):
-    """No address of a server is known."""
+    """No server address is known."""
 
 
 class UnknownReferenceError(UsageError):

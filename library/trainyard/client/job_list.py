@@ -20,7 +20,7 @@ from trainyard.spec.job import JobSpec
 
 
 class JobListCalls:
-    """Calls of `Client` about many jobs at once."""
+    """Calls of `Client` about many jobs."""
 
     transport: Transport
     """Sends the requests."""
@@ -36,16 +36,16 @@ class JobListCalls:
         imported: bool | None = None,
         order: JobOrder | str = JobOrder.NEWEST,
     ) -> Iterator[JobSummary]:
-        """Iterate over jobs; pages are fetched as they are needed.
+        """Iterate over jobs; pages are fetched on demand.
 
         Args:
-            states: in one of these states.
-            tags: with all of these tags.
-            name: with exactly this name.
-            project: of this project.
-            search: with this text in the name, or an id that begins with it.
-            imported: recorded by another tool, or run here.
-            order: the newest first, or those that have not ended (`active`) before the others.
+            states: only jobs in one of these states.
+            tags: only jobs with all of these tags.
+            name: only jobs with exactly this name.
+            project: only jobs of this project.
+            search: only jobs with this text in the name, or as a prefix of the id.
+            imported: True for imported jobs only, False for jobs that ran here only.
+            order: `newest` first, or `active` jobs before ended ones.
         """
         query = _filter(
             states, tags, name=name, project=project, search=search, imported=imported
@@ -62,20 +62,20 @@ class JobListCalls:
         search: str | None = None,
         imported: bool | None = None,
     ) -> dict[JobState, int]:
-        """Return how many jobs that match are in each state."""
+        """Return the number of matching jobs by state."""
         query = _filter(states, tags, name=name, project=project, search=search, imported=imported)
         return self.transport.get(JobCounts, "/jobs/counts", query=query).by_state
 
     def queue(self) -> Iterator[QueueEntry]:
-        """Iterate over the jobs that wait, in the order of the queue."""
+        """Iterate over waiting jobs in the order of the queue."""
         return self.transport.pages(Page[QueueEntry], "/queue")
 
     def queue_place(self, job_id: str) -> QueueEntry | None:
-        """Return the place of a job in the queue; None while it does not wait."""
+        """Return the entry of a job in the queue; None if it does not wait."""
         return self.transport.get(QueuePlace, f"/jobs/{job_id}/queue").entry
 
     def what_if(self, spec: JobSpec | Mapping[str, Any]) -> WhatIf:
-        """Return when a job would start, were it submitted now; nothing is stored."""
+        """Predict the start of a job if it were submitted now; nothing is stored."""
         body = (
             spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
         )

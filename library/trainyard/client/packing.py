@@ -27,23 +27,23 @@ from trainyard.spec.code_pack import (
 )
 
 OF_SPEC_FILES = ("local", "git", "commit", "include")
-"""Fields of `program.code` that exist in spec files alone."""
+"""Fields of `program.code` that exist only in spec files."""
 SECRET = (
     *(".env", ".env.*", ".netrc", ".pypirc", ".npmrc", ".git-credentials", ".htpasswd"),
     *(".aws", ".ssh", ".gnupg", ".kube", ".docker"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "id_*", "credentials.json"),
 )
-"""Names of files and folders that often hold secrets; in lower case."""
+"""Names of files and folders that often hold secrets, in lower case."""
 LEFT_OUT = frozenset({".git", "__pycache__"})
-"""Folders that are never packed where no git decides."""
+"""Folders that are never packed without git."""
 DIFF_LINES = 200
 LARGEST = 5
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"})
-"""Variables by which a git hook, in which this may run, names another repository."""
+"""Variables of git hooks, which name another repository; this code may run in a hook."""
 GIT_SECONDS = 600.0
 GIT_PROTOCOLS = "file:git:http:https:ssh"
-"""Without `ext`, by which a URL runs a command."""
+"""Legal protocols, without `ext`, with which a URL runs a command."""
 
 
 @dataclass(frozen=True)
@@ -53,27 +53,27 @@ class Code:
     archive: bytes
     """A gzipped tar archive; the same files give the same bytes."""
     names: tuple[str, ...]
-    """Paths of the files and links in it, in their order."""
+    """Paths of its files and links, in order."""
     commit: str | None = None
-    """Commit of the repository, where there is one."""
+    """Commit of the repository, if there is one."""
     dirty: bool = False
     """Whether files differ from the commit."""
     changes: tuple[str, ...] = ()
-    """Lines that show how."""
+    """Lines that show the differences."""
 
     @property
     def summary(self) -> str:
-        """What was packed, in words."""
+        """The packed files, in words."""
         of = f" of commit {self.commit[:12]}" if self.commit else ""
         changed = ", with the changes above" if self.dirty else ""
         files = "1 file" if len(self.names) == 1 else f"{len(self.names)} files"
         return f"{files}, {len(self.archive):,} bytes{of}{changed}"
 
     def in_place(self, document: Mapping[str, Any], *, pack: str) -> dict[str, Any]:
-        """Return the spec with the pack in place of what it was made of, and a tag of the commit.
+        """Return the spec with the pack instead of its sources, and with a tag of the commit.
 
         Args:
-            document: the spec as it is written.
+            document: the spec as written.
             pack: digest of the pack on the server.
         """
         result = dict(document)
@@ -85,10 +85,10 @@ class Code:
         return result
 
     def missing_script(self, document: Mapping[str, Any]) -> str | None:
-        """Return words about a script that a spec starts and the pack lacks; None without one.
+        """Return a message on a script that the spec starts and the pack lacks, or None.
 
         Args:
-            document: the spec as it is written.
+            document: the spec as written.
         """
         command = document["program"].get("command")
         word = command[0] if isinstance(command, list) and command else None
@@ -104,14 +104,14 @@ class Code:
 
 
 def code_of(document: Mapping[str, Any], *, folder: Path) -> Code | None:
-    """Return the packed code of a spec; None where it names no files of this machine or of git.
+    """Return the packed code of a spec; None if it names no local files and no git repository.
 
     Args:
-        document: the spec as it is written.
-        folder: to which `local` is relative.
+        document: the spec as written.
+        folder: the base of a relative `local`.
 
     Raises:
-        UsageError: naming the field and what is legal, or the files that cannot be packed.
+        UsageError: a field is illegal, or files cannot be packed; the error names them.
     """
     program = document.get("program")
     code = program.get("code") if isinstance(program, dict) else None
@@ -124,13 +124,13 @@ def code_of(document: Mapping[str, Any], *, folder: Path) -> Code | None:
     if given == {"local"} and isinstance(code["local"], str):
         place = (folder / code["local"]).expanduser()
         if not place.is_dir():
-            raise UsageError(f"program.code.local={code['local']!r}: {place} is no folder")
+            raise UsageError(f"program.code.local={code['local']!r}: {place} is not a folder")
         return _pack_folder(place.resolve(), include)
     if given == {"git", "commit"} and all(isinstance(code[name], str) for name in given):
         return _pack_commit(code["git"], code["commit"], include)
     raise UsageError(
-        f"program.code has {', '.join(sorted(code))}; legal: local, or git with commit, each with "
-        "include or without; or folder alone, or pack alone"
+        f"program.code has {', '.join(sorted(code))}; legal: local, or git with commit, each "
+        "optionally with include; or only folder; or only pack"
     )
 
 
@@ -146,7 +146,7 @@ def _pack_commit(url: str, commit: str, include: Sequence[str]) -> Code:
             _git(folder, "init", "-q")
             try:
                 _git(folder, "fetch", "-q", "--depth=1", "--", url, commit)
-            except UsageError:  # a server that gives out no single commits
+            except UsageError:  # a server that does not serve single commits
                 _git(folder, "fetch", "-q", "--", url, "+refs/*:refs/fetched/*")
             _git(folder, "-c", "advice.detachedHead=false", "checkout", "-q", commit)
         except UsageError as error:
@@ -158,7 +158,7 @@ def _pack_folder(folder: Path, include: Sequence[str]) -> Code:
     in_git = _is_repository(folder)
     names = set(_tracked(folder) if in_git else _walked(folder))
     names |= set(_included(folder, include))
-    # Without git no .gitignore counts.
+    # Without git, .gitignore has no effect.
     ignore = "Add {} to .gitignore" if in_git else "Run `git init` and add {} to .gitignore"
     _refuse_secrets(names, include, ignore=ignore)
     packed = tuple(sorted(names))
@@ -185,8 +185,8 @@ def _tracked(folder: Path) -> Iterator[str]:
         if path.is_dir() and not path.is_symlink():
             if name:
                 raise UsageError(
-                    f"{path} is a repository within the repository; git packs none. Put the code "
-                    "into a folder of a storage root, and name it by program.code.folder"
+                    f"{path} is a repository within the repository, which git does not pack. Put "
+                    "the code into a folder of a storage root, and name it in program.code.folder"
                 )
         elif os.path.lexists(path):  # else it was removed since the commit
             yield name
@@ -208,7 +208,7 @@ def _included(folder: Path, include: Sequence[str]) -> Iterator[str]:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not (folder / path).exists():
             raise UsageError(
-                f"program.code.include names {name!r}, which is no file or folder in {folder}"
+                f"program.code.include names {name!r}, which is not a file or folder in {folder}"
             )
         if (folder / path).is_dir():
             yield from ((path / inner).as_posix() for inner in _walked(folder / path))
@@ -239,9 +239,9 @@ def _refuse_secrets(names: Iterable[str], include: Sequence[str], *, ignore: str
 
 
 def _archive(folder: Path, names: Sequence[str], *, ignore: str) -> bytes:
-    """Return the archive; neither times, owners nor the order of the folder change it."""
+    """Return the archive; it does not depend on times, owners or the order of the folder."""
     sizes = {name: (folder / name).lstat().st_size for name in names}
-    if len(names) > MAX_ENTRIES // 2:  # their folders count as well
+    if len(names) > MAX_ENTRIES // 2:  # their folders count too
         raise UsageError(f"{folder} has {len(names):,} files; a pack holds {MAX_ENTRIES // 2:,}")
     if sum(sizes.values()) > MAX_UNPACKED_BYTES:
         before = f"{sum(sizes.values()):,} bytes before compression"
@@ -288,7 +288,7 @@ def _too_large(folder: Path, sizes: Mapping[str, int], size: str, *, ignore: str
     return UsageError(
         f"the pack of {folder} would have {size}; legal: {MAX_PACK_BYTES:,} bytes, and "
         f"{MAX_UNPACKED_BYTES:,} before compression. Largest: {listed}",
-        remedy=f"{ignore.format('what is no code')}, and put data below a storage root.",
+        remedy=f"{ignore.format('files that are not code')}, and put data below a storage root.",
     )
 
 
@@ -300,7 +300,7 @@ def _head(folder: Path) -> str | None:
 
 
 def _changes(folder: Path) -> tuple[str, ...]:
-    """Return lines that show how the work tree differs from its commit; none where it does not."""
+    """Return lines that show the differences of the work tree from its commit, if any."""
     words = ("ls-files", "-z", "--others", "--exclude-standard", "--", ".")
     new = [name for name in _git(folder, *words).split("\0") if name]
     diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--", ".")
@@ -311,10 +311,10 @@ def _changes(folder: Path) -> tuple[str, ...]:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """Return what git prints.
+    """Return the output of git.
 
     Raises:
-        UsageError: it failed, with its last line, or there is none.
+        UsageError: git failed (the error is its last line), or is not installed.
     """
     variables = {
         **{name: value for name, value in os.environ.items() if name not in OF_HOOKS},

@@ -18,7 +18,7 @@ from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 LAST = "@last"
 SHOWN = 5
-"""Number of candidates in the error for a reference that fits more than one."""
+"""Most candidates in the error for an ambiguous reference."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _PREFIX = re.compile(rf"[{ALPHABET}]{{1,26}}")
@@ -35,11 +35,11 @@ class Target:
     job_id: str
     """Id of the job."""
     checkpoint_id: str | None = None
-    """Id of the checkpoint, when one is named."""
+    """Id of the checkpoint, if the reference names one."""
 
 
 def resolve_job(yard: Client, reference: str) -> str:
-    """Return the id of the job that a reference names.
+    """Return the id of a reference's job.
 
     Raises:
         UnknownReferenceError: no job, or more than one, matches it.
@@ -49,7 +49,7 @@ def resolve_job(yard: Client, reference: str) -> str:
     if reference == LAST:
         newest = next(yard.jobs(), None)
         if newest is None:
-            raise UnknownReferenceError("There is no job yet: `trainyard submit FILE` makes one.")
+            raise UnknownReferenceError("There is no job yet. `trainyard submit FILE` submits one.")
         return newest.id
     found: list[JobSummary] = []
     if _NAME.fullmatch(reference):
@@ -61,15 +61,15 @@ def resolve_job(yard: Client, reference: str) -> str:
 
 
 def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
-    """Return the job, and the checkpoint where one is named, as in `JOB@step-400`.
+    """Return the job of a reference, and its checkpoint if it names one, as `JOB@step-400` does.
 
-    `JOB@a2.step-400` names the attempt too; without it the current lineage applies.
+    `JOB@a2.step-400` names the attempt too; by default the current lineage applies.
 
     Args:
         yard: the server.
         reference: the text of the reference.
-        exact: reject a short name that fits the checkpoints of several attempts; for commands
-            that cannot be undone.
+        exact: reject a short name that matches checkpoints of several attempts; for commands that
+            cannot be undone.
 
     Raises:
         UnknownReferenceError: nothing, or more than one object, matches it.
@@ -93,10 +93,10 @@ def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
 
 
 def newest_checkpoint(yard: Client, reference: str) -> str:
-    """Return the id of the checkpoint that is named, or of the newest one of the job's lineage.
+    """Return the id of the named checkpoint, or of the newest one of the job's lineage.
 
     Raises:
-        UnknownReferenceError: nothing matches it, or the job has saved nothing.
+        UnknownReferenceError: nothing matches it, or the job has no checkpoint.
     """
     target = resolve(yard, reference)
     if target.checkpoint_id is not None:
@@ -126,8 +126,8 @@ def _checkpoint(found: list[CheckpointView], match: re.Match[str]) -> Checkpoint
     chosen = [c for c in found if c.on_lineage] or found
     if not chosen:
         raise UnknownReferenceError(
-            f"{reference}: no checkpoint of this step; `trainyard checkpoints {match['job']}` "
-            "lists them."
+            f"{reference}: there is no checkpoint of this step; `trainyard checkpoints "
+            f"{match['job']}` lists all."
         )
     on_lineage = chosen[0].on_lineage
     if not on_lineage and len(chosen) > 1:
@@ -143,13 +143,13 @@ def _ambiguous(found: list[CheckpointView], match: re.Match[str]) -> UnknownRefe
 def _only(found: list[JobSummary], reference: str) -> JobSummary:
     if not found and "@" in reference[1:]:
         raise UnknownReferenceError(
-            f"No job is called {reference!r}; a checkpoint is written JOB@step-400, or "
-            "JOB@a2.step-400 of attempt 2."
+            f"No job is called {reference!r}; write a checkpoint as JOB@step-400, or as "
+            "JOB@a2.step-400 for attempt 2."
         )
     if not found:
         raise UnknownReferenceError(
-            f"No job is called {reference!r}: give an id, the beginning of one, a name or {LAST}; "
-            "`trainyard ps` lists them."
+            f"No job is called {reference!r}: give an id, a prefix of one, a name or {LAST}. "
+            "`trainyard ps` lists jobs."
         )
     if len(found) > 1:
         ids = ", ".join(f"{job.id} ({job.state})" for job in found[:SHOWN])

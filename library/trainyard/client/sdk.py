@@ -1,4 +1,4 @@
-"""The Python SDK: every call of the REST API as a typed method, pages and streams as iterators."""
+"""The Python SDK: a typed method for each call of the REST API; lists and streams are iterators."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from trainyard.run.records import RecordingRanks, RequestKind
 from trainyard.spec.job import JobSpec
 
 Spec = JobSpec | Mapping[str, Any]
-"""A job spec, or the same as a parsed TOML, YAML or JSON document."""
+"""A job spec, or a parsed TOML, YAML or JSON document."""
 
 
 class Client(
@@ -86,14 +86,15 @@ class Client(
         """Connect to `url`, else to TRAINYARD_URL, else to the server of the user's profile.
 
         Args:
-            url: such as `http://127.0.0.1:8470`.
-            token: `ty_api_...` or the admin token; else of TRAINYARD_TOKEN or the user's file.
-            transport: stands in for the network in tests.
-            sleep: stands in for the clock in tests.
+            url: base URL, such as `http://127.0.0.1:8470`.
+            token: `ty_api_...` or the admin token; by default that of TRAINYARD_TOKEN or of the
+                user's profile.
+            transport: replaces the network in tests.
+            sleep: replaces the clock in tests.
 
         Raises:
             NotConfiguredError: no URL is known.
-            UsageError: a variable that names a proxy for the server cannot be used.
+            UsageError: a proxy variable of the environment is invalid.
         """
         self.transport = Transport(resolve(url, token), transport=transport, sleep=sleep)
 
@@ -115,7 +116,7 @@ class Client(
     # ---- jobs ----------------------------------------------------------------------------------
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
-        """Submit a job; the generated key makes it one job, however often the request is sent."""
+        """Submit a job; repeats with the same key, by default a fresh one, submit only one job."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self.transport.post(JobView, "/jobs", _document(spec), headers=headers)
 
@@ -140,12 +141,12 @@ class Client(
         return self.transport.post(JobView, f"/jobs/{job_id}/stop", StopRequest(reason=reason))
 
     def cancel(self, job_id: str, *, reason: str = "") -> CancelReply:
-        """End a job at once; the reply has the work that is lost."""
+        """End a job immediately, without saving; the reply has the lost work."""
         body = StopRequest(reason=reason)
         return self.transport.post(CancelReply, f"/jobs/{job_id}/cancel", body)
 
     def set_priority(self, job_id: str, priority: int | str) -> JobView:
-        """Change the priority of a job that waits or runs: a number, or `low`, `normal`, `high`."""
+        """Set the priority of a waiting or running job: a number, or `low`, `normal`, `high`."""
         return self.transport.post(JobView, f"/jobs/{job_id}/priority", {"priority": priority})
 
     def resume(
@@ -161,9 +162,9 @@ class Client(
     ) -> ResumeReply:
         """Resume from a checkpoint (the newest of the lineage), on any legal world size and layout.
 
-        `overrides` may also be a plain mapping. With `allow_code_change` the files of `model.code`
-        may differ from those that wrote the checkpoint. With `dry_run` nothing is stored, and the
-        reply compares before and after.
+        `overrides` may also be a plain mapping. With `allow_code_change`, the files of `model.code`
+        may differ from the checkpoint's. With `dry_run`, nothing is stored, and the reply shows the
+        changes.
         """
         if isinstance(overrides, Overrides):
             overrides = _document(overrides)
@@ -178,7 +179,7 @@ class Client(
         return self.transport.post(ResumeReply, f"/jobs/{job_id}/resume", body)
 
     def resume_options(self, job_id: str) -> ResumeOptions:
-        """Return each world size of the cluster, with its layouts or the reason for none."""
+        """Return each world size of the cluster with its layouts, or the reason why it has none."""
         return self.transport.get(ResumeOptions, f"/jobs/{job_id}/resume-options")
 
     def request(
@@ -200,10 +201,10 @@ class Client(
         timeout: float | None = None,
         poll_seconds: float = 0.5,
     ) -> JobRequestView:
-        """Return a request once it is answered; an attempt that ends answers all open ones.
+        """Return a request once it is answered; the end of the attempt answers all open ones.
 
         Raises:
-            TimeoutError: it was not within `timeout` seconds.
+            TimeoutError: it was not answered within `timeout` seconds.
         """
         return self.transport.poll(
             lambda: next(one for one in self.requests(job_id) if one.id == request_id),
@@ -216,7 +217,7 @@ class Client(
     def delete(
         self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"
     ) -> list[OperationView]:
-        """Remove a finished job; return the operations that delete its checkpoints, if any."""
+        """Delete a finished job; return the operations that delete its checkpoints, if any."""
         query = {"checkpoints": checkpoints}
         response = self.transport.send("DELETE", f"/jobs/{job_id}", query=query)
         return read(JobDeletedView, response).operations if response.status_code == 202 else []
@@ -237,7 +238,7 @@ class Client(
             poll_seconds=poll_seconds,
         )
 
-    # ---- what flows back -----------------------------------------------------------------------
+    # ---- output of jobs ------------------------------------------------------------------------
 
     def attempts(self, job_id: str) -> Iterator[AttemptView]:
         """Iterate over the attempts of a job, the newest first."""
@@ -256,14 +257,14 @@ class Client(
         first_line: int | None = None,
         limit: int | None = None,
     ) -> LogPage:
-        """Return lines of one rank's log: the last ones, or those from a line on.
+        """Return lines of one rank's log: the last ones, or from a line on.
 
         Args:
             job_id: the job.
-            attempt: number of the attempt; the newest when absent.
-            rank: global rank; 0 when absent.
+            attempt: number of the attempt; by default the newest.
+            rank: global rank; by default 0.
             first_line: number of the first line; a negative one counts from the end.
-            limit: lines at most.
+            limit: most lines.
         """
         query = {"attempt": attempt, "rank": rank, "first_line": first_line, "limit": limit}
         return self.transport.get(LogPage, f"/jobs/{job_id}/logs", query)
@@ -276,7 +277,7 @@ class Client(
         attempt: int | None = None,
         rank: int | None = None,
     ) -> Iterator[LogLine]:
-        """Iterate over the lines of one rank's log that hold `text`, in any case."""
+        """Iterate over the lines of one rank's log that contain `text`, ignoring case."""
         query: dict[str, QueryValue | None] = {"text": text, "attempt": attempt, "rank": rank}
         while True:
             found = self.transport.get(LogMatches, f"/jobs/{job_id}/logs/search", query)
@@ -295,7 +296,7 @@ class Client(
         to_step: int | None = None,
         attempt: int | None = None,
     ) -> MetricsView:
-        """Return buckets of series (of all when none is named) along the lineage."""
+        """Return buckets of series (by default of all) along the lineage."""
         query = {
             "names": ",".join(names) or None,
             "max_points": max_points,
@@ -329,8 +330,8 @@ class Client(
     ) -> ComparisonView:
         """Return buckets of the same series of up to eight jobs, each with its time and tokens.
 
-        Without `names` the reply only lists the series of each job. `x` is the unit of `from_x` and
-        `to_x`, the bounds of the range; steps when absent.
+        Without `names`, the reply only lists the series of each job. `x` is the unit of `from_x`
+        and `to_x`, the bounds of the range; by default steps.
         """
         query = {
             "jobs": ",".join(job_ids),
@@ -343,17 +344,17 @@ class Client(
         return self.transport.get(ComparisonView, "/metrics/compare", query)
 
     def compare_facts(self, job_ids: Sequence[str]) -> FactsComparison:
-        """Return the values of configuration and summary in which up to eight jobs differ."""
+        """Return the differing values of configuration and summary of up to eight jobs."""
         query = {"jobs": ",".join(job_ids)}
         return self.transport.get(FactsComparison, "/facts/compare", query)
 
     def stream(
         self, *, job_id: str | None = None, give_up_seconds: float = 60.0
     ) -> Iterator[AnyStreamItem | Resync]:
-        """Yield events as they happen, in order and each once; interruptions are caught up.
+        """Yield events as they happen, in order and each once, despite interruptions.
 
-        Between them come notices (`metrics`, `log`, `phase`, ...), which have no `id`; the newest
-        of a kind stands for those that it replaces.
+        Between them come notices (`metrics`, `log`, `phase`, ...), which have no `id`; a newer
+        notice replaces older ones of its kind.
 
         The first item is a `Resync`: on it, read the current state, then apply the events. Another
         one follows a gap that could not be replayed.
@@ -361,10 +362,10 @@ class Client(
         stream = EventStream(self.transport, job_id=job_id, give_up_seconds=give_up_seconds)
         return iter(stream)
 
-    # ---- machines and access -------------------------------------------------------------------
+    # ---- access --------------------------------------------------------------------------------
 
     def session(self) -> SessionView:
-        """Return who the token belongs to."""
+        """Return the owner of the token."""
         return self.transport.get(SessionView, "/auth/session")
 
     def tokens(self) -> Iterator[TokenView]:
@@ -378,17 +379,17 @@ class Client(
         kind: Literal["api", "join", "login"] = "api",
         expires_in_seconds: int | None = None,
     ) -> TokenView:
-        """Create a token (with the admin token); its `secret` is returned only here."""
+        """Create a token (with the admin token); only this reply has its `secret`."""
         body = TokenRequest(name=name, kind=kind, expires_in_seconds=expires_in_seconds)
         return self.transport.post(TokenView, "/tokens", body)
 
     def revoke_token(self, token_id: str) -> None:
-        """End a token (with the admin token)."""
+        """Revoke a token (with the admin token)."""
         self.transport.send("DELETE", f"/tokens/{token_id}")
 
 
 def _document(given: Spec | Overrides) -> Mapping[str, Any]:
-    """Return a spec or overrides as a document; of a model only the values that were set."""
+    """Return a spec or overrides as a document; a model yields only its set values."""
     if isinstance(given, JobSpec | Overrides):
         return given.model_dump(mode="json", exclude_unset=True)
     return given

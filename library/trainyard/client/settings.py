@@ -18,7 +18,7 @@ class Connection:
     """How to reach a server."""
 
     url: str
-    """Such as `http://127.0.0.1:8470`, without `/api/v1`."""
+    """Base URL such as `http://127.0.0.1:8470`, without `/api/v1`."""
     token: str | None
     """Bearer token."""
 
@@ -32,17 +32,17 @@ def choose_profile(name: str | None) -> None:
     """Select a profile for this process, with priority over TRAINYARD_URL and TRAINYARD_PROFILE.
 
     Raises:
-        NotConfiguredError: it could be no file's name.
+        NotConfiguredError: it cannot be the name of a file.
     """
     global _chosen
     _chosen = None if name is None else _checked(name)
 
 
 def profile() -> str:
-    """Return the profile that `login` and `up` write and the other commands read.
+    """Return the name of the profile that `login` and `up` write and other commands read.
 
     Raises:
-        NotConfiguredError: TRAINYARD_PROFILE could be no file's name.
+        NotConfiguredError: TRAINYARD_PROFILE cannot be the name of a file.
     """
     return _chosen or _checked(os.environ.get("TRAINYARD_PROFILE") or DEFAULT_PROFILE)
 
@@ -56,7 +56,7 @@ def _checked(name: str) -> str:
 
 
 def config_path() -> Path:
-    """Return the file of the present profile: a server's address and the user's token."""
+    """Return the file of the current profile: a server's address and the user's token."""
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "trainyard"
     name = profile()
     return folder / ("config.json" if name == DEFAULT_PROFILE else f"profiles/{name}.json")
@@ -66,8 +66,8 @@ def resolve(url: str | None = None, token: str | None = None) -> Connection:
     """Return the connection to use.
 
     It is the given one, else the selected profile, else TRAINYARD_URL and TRAINYARD_TOKEN,
-    else the profile of TRAINYARD_PROFILE or the default one. The token of a profile is only ever
-    sent to the server that the profile names.
+    else the profile of TRAINYARD_PROFILE or the default one. The token of a profile is sent only to
+    the server of the profile.
 
     Raises:
         NotConfiguredError: no address is known.
@@ -95,12 +95,12 @@ def _nothing_known() -> str:
     known = sorted(path.stem for path in config_path().parent.glob("*.json"))
     return (
         f"There is no profile {name!r} (known: {', '.join([DEFAULT_PROFILE, *known])}). "
-        f"Make it with `trainyard login URL --profile {name}`."
+        f"Create it with `trainyard login URL --profile {name}`."
     )
 
 
 def load() -> Connection | None:
-    """Return the content of the profile's file; nothing when it is absent or unreadable."""
+    """Return the content of the profile's file; None if it is absent or unreadable."""
     try:
         content = json.loads(config_path().read_text(encoding="utf-8"))
         return Connection(str(content["url"]), content.get("token"))
@@ -109,7 +109,7 @@ def load() -> Connection | None:
 
 
 def save(connection: Connection) -> Path:
-    """Write the profile's file, readable by that user alone, and return its path."""
+    """Write the profile's file, readable only by the user, and return its path."""
     path = config_path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = json.dumps({"url": connection.url, "token": connection.token}, indent=2)

@@ -1,4 +1,4 @@
-"""Spec files and `--set`: how a job spec is written by hand, and where each field came from."""
+"""Reads spec files and `--set`, and finds the source of each field."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Assignment:
     path: tuple[str, ...]
     """Names of the field, outermost first."""
     text: str
-    """The value as it was typed; empty for the default."""
+    """The value as typed; empty for the default."""
 
     @property
     def pointer(self) -> str:
@@ -52,7 +52,7 @@ class Assignment:
         return "".join(f"/{name}" for name in self.path)
 
     def __str__(self) -> str:
-        """Return what was typed."""
+        """Return the typed text."""
         return f"--set {'.'.join(self.path)}={self.text}"
 
 
@@ -60,7 +60,7 @@ def read_spec_file(path: Path) -> dict[str, Any]:
     """Return the document in a TOML, YAML or JSON file.
 
     Raises:
-        UsageError: it cannot be read, or is no table of fields; the text names file and place.
+        UsageError: it cannot be read or is not a table of fields; the text names file and place.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -71,11 +71,11 @@ def read_spec_file(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         kind = path.suffix.lstrip(".").upper()
-        raise UsageError(f"{path} is no valid {kind}: {error}") from None
+        raise UsageError(f"{path} is not valid {kind}: {error}") from None
     if document is None:  # an empty YAML file
         return {}
     if not isinstance(document, dict):
-        raise UsageError(f"{path}: holds a {type(document).__name__}, needs a table of fields")
+        raise UsageError(f"{path} is a {type(document).__name__}, but needs a table of fields")
     return document
 
 
@@ -88,12 +88,12 @@ def parse_assignment(text: str) -> Assignment:
     name, equals, value = text.partition("=")
     path = tuple(part.strip() for part in name.split("."))
     if not equals or not all(path):
-        raise UsageError(f"--set {text}: write section.field=value, as in training.steps=200")
+        raise UsageError(f"--set {text}: write section.field=value, such as training.steps=200")
     return Assignment(path, value.strip())
 
 
 def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dict[str, Any]:
-    """Return the document with fields set, in order; an empty value takes the field out.
+    """Return the document with fields set, in order; an empty value removes the field.
 
     Raises:
         UsageError: a name on the way to the field holds a value, not a section.
@@ -113,12 +113,12 @@ def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dic
 
 
 def typed_value(assignment: Assignment) -> Any:
-    """Return the value in the type of its field: as TOML where that is valid, else as text.
+    """Return the value in the type of its field: as TOML if that is valid, else as text.
 
-    So `name=7` is text, `training.steps=7` a number, and `model.size=8B` needs no quotes. Where a
-    field takes both, a number is one as JSON writes it: `date=2024_01_02` stays as it is. A value
-    that is valid in neither form is returned as parsed by TOML: validation of the spec then reports
-    the legal values.
+    So `name=7` is text, `training.steps=7` a number, and `model.size=8B` needs no quotes. If a
+    field takes both, only a number in JSON's form is a number: `date=2024_01_02` stays text. A
+    value that is valid in neither form is returned as parsed by TOML: validation of the spec then
+    reports the legal values.
     """
     candidates: list[Any] = [assignment.text]
     try:
@@ -141,7 +141,7 @@ def typed_value(assignment: Assignment) -> Any:
 
 
 def _field_type(model: type[SpecModel], path: Sequence[str]) -> TypeAdapter[Any] | None:
-    """Return the type of a field below `model`; nothing when it is unknown or a whole section."""
+    """Return the type of a field below `model`; None if it is unknown or a whole section."""
     field = model.model_fields.get(path[0])
     if field is None:
         return None
@@ -154,7 +154,7 @@ def _field_type(model: type[SpecModel], path: Sequence[str]) -> TypeAdapter[Any]
 
 
 def section_of(field: FieldInfo) -> type[SpecModel] | None:
-    """Return the model of a field that is a section, optional or not; None for another field."""
+    """Return the model of a section, optional or not; None for any other field."""
     kinds = [field.annotation, *get_args(field.annotation)]
     models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, SpecModel)]
     return models[0] if models else None
@@ -163,7 +163,7 @@ def section_of(field: FieldInfo) -> type[SpecModel] | None:
 def origin(
     problem: Problem, *, file: Path | None, assignments: Sequence[Assignment] = ()
 ) -> str | None:
-    """Return where a problem's field was written: the last `--set` that touched it, or the file."""
+    """Return the source of a problem's field: the last `--set` that touched it, or the file."""
     here = problem.pointer
     for assignment in reversed(assignments):
         if _within(here, assignment.pointer) or (here and _within(assignment.pointer, here)):
@@ -179,10 +179,10 @@ def _within(inner: str, outer: str) -> bool:
 
 
 def legal_instead(problem: Problem) -> str | None:
-    """Return words about what is legal in place of an unknown field.
+    """Return a message on the legal alternatives to an unknown field.
 
-    It is the field that it resembles, by its dotted path, or else all fields of its section. None
-    where the problem is another one, or the place is no section.
+    It names the most similar field by its dotted path, or else all fields of the section. None if
+    the problem is another one, or its place is not in a section.
     """
     if problem.detail != "unknown field":
         return None

@@ -15,7 +15,7 @@ from trainyard.client.transport import BACKOFF, Transport, unreachable
 from trainyard.protocol.rest.events import AnyStreamItem
 
 SILENCE_SECONDS = 45.0
-"""Silence, pings included, after which the connection counts as dead and is reopened."""
+"""Time without any data, pings included, after which the connection is reopened."""
 
 
 ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
@@ -23,7 +23,7 @@ ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
 
 @dataclass(frozen=True)
 class Resync:
-    """The stream starts here: earlier events are missing, so the reader must read the state anew.
+    """Earlier events are missing, so the reader must read the state anew.
 
     It is the first item of every stream, and follows each gap that the server could not replay.
     """
@@ -39,7 +39,7 @@ class ServerEvent:
 
 
 class EventStream:
-    """Events in order and each once, over lost connections too, with notices between them."""
+    """Events in order and each once, despite lost connections, with notices between them."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class EventStream:
 
         Args:
             transport: the server.
-            job_id: only this job's events; all of them when absent.
-            give_up_seconds: seconds of tries while the server cannot be reached.
-            clock: seconds that only grow.
+            job_id: only this job's events; by default all events.
+            give_up_seconds: duration of retries while the server cannot be reached.
+            clock: monotonic clock in seconds.
         """
         self._transport = transport
         self._job_id = job_id
@@ -66,19 +66,19 @@ class EventStream:
         """Yield events and notices, and a `Resync` wherever earlier ones are missing.
 
         Raises:
-            ConnectionFailedError: the server stayed away for longer than `give_up_seconds`.
+            ConnectionFailedError: the server was unreachable for longer than `give_up_seconds`.
             ApiError: it refused.
         """
         while True:
             try:
                 yield from self._one_connection()
-                pause = BACKOFF.first  # the server ends a stream now and then
+                pause = BACKOFF.first  # the server ends streams from time to time
             except (httpx.TransportError, ServerError) as error:
                 pause = self._pause_after(error)
             self._transport.sleep(pause)
 
     def _one_connection(self) -> Iterator[AnyStreamItem | Resync]:
-        """Yield what one connection brings, until it ends."""
+        """Yield the items of one connection until it ends."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if self._last_id is not None:
             headers["Last-Event-ID"] = self._last_id
@@ -108,7 +108,7 @@ class EventStream:
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
-    """Yield the events of a stream of lines, those of an id alone too; comments are pings."""
+    """Yield the events in a stream of lines, even with only an id; comments are pings."""
     event, empty = ServerEvent(), True
     for line in lines:
         if not line:
@@ -132,5 +132,5 @@ def _view(event: ServerEvent) -> AnyStreamItem | None:
         return None
     try:
         return ITEM.validate_json("\n".join(event.data), extra="ignore")
-    except ValidationError:  # no event at all: a message that only a newer server sends
+    except ValidationError:  # not an event: a message of a newer server
         return None

@@ -1,4 +1,4 @@
-"""The spec file that `trainyard init` writes: every field with its help, drawn from the models."""
+"""Generates the spec file of `trainyard init`: every field with its help, from the models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
 from trainyard.spec.sections.program import CodeSection, EnvironmentSection, ProgramSection
 
 HEAD = """\
-# A Trainyard job. Every field may be left out; those behind a # show their default.
+# A Trainyard job. Every field is optional; a commented one shows its default.
 # `trainyard plan FILE` shows its plan, `trainyard submit FILE` submits it.
 """
 
@@ -29,11 +29,11 @@ SHOWN = {
     "program.command": ["train.py"],
     "program.code.folder": "data:my-code",
 }
-"""Fields that most people set; the others stay behind a comment sign."""
+"""Fields that most people set; the others are commented out."""
 OF_PROGRAMS = ("description", "tags", "project", "checkpoint", "resources", "retry", "guard")
-"""Fields and sections that a job with a program has as well."""
+"""Fields and sections of the spec that a job with a program has too."""
 OF_THE_TRAINER = tuple(name for name in CheckpointSection.model_fields if name not in KEPT)
-"""Fields of the section `checkpoint` that it has not."""
+"""Fields of the section `checkpoint` that it lacks."""
 
 WIDTH = 98
 

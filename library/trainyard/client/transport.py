@@ -1,4 +1,4 @@
-"""HTTP to one server: base URL, token, retries of what is safe to repeat, typed errors."""
+"""HTTP to one server: base URL, token, retries of safe requests, typed errors."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Query = Mapping[str, QueryValue | None]
 
 BACKOFF = Backoff(first=0.25, longest=2.0)
 TRIES = 5
-"""Of a request that may be repeated: about four seconds, in which a server restarts."""
+"""Tries of a repeatable request: about four seconds, enough for a server to restart."""
 READ_SECONDS, CONNECT_SECONDS = 60.0, 5.0
 PAGE_SIZE = 100
-UNSET = "Correct or unset the variable; NO_PROXY excepts hosts."
+UNSET = "Correct or unset the variable. NO_PROXY lists hosts to reach without a proxy."
 IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 PASSING = frozenset({502, 503, 504})
-"""Statuses of a server that restarts, or of a proxy before one."""
+"""Statuses of a restarting server, or of a proxy before one."""
 
 
 class Transport:
-    """Sends requests below `/api/v1` and reads the answers into models."""
+    """Sends requests below `/api/v1` and parses the answers into models."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Transport:
         """Make the client; nothing is sent.
 
         Raises:
-            UsageError: a variable that names a proxy for the server cannot be used.
+            UsageError: a proxy variable of the environment is invalid.
         """
         self.connection = connection
         headers = {"Accept": "application/json", "User-Agent": "trainyard-client"}
@@ -78,7 +78,8 @@ class Transport:
         """Poll until `is_over` holds for the value, and return the value.
 
         Raises:
-            TimeoutError: after `timeout` seconds; `waiting` is a format of the value for its text.
+            TimeoutError: after `timeout` seconds; `waiting` is the format string of its text, with
+                the value as `{0}`.
         """
         waited = 0.0
         while not is_over(seen := look()):
@@ -95,7 +96,7 @@ class Transport:
     def pages(
         self, model: type[Page[Item]], path: str, query: Query | None = None
     ) -> Iterator[Item]:
-        """Iterate over the items of a list; pages are fetched as they are needed."""
+        """Iterate over the items of a list; pages are fetched on demand."""
         parameters: dict[str, QueryValue | None] = {**(query or {}), "page_size": PAGE_SIZE}
         while True:
             page = self.get(model, path, parameters)
@@ -112,7 +113,7 @@ class Transport:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Model:
-        """Send a POST; repeated only if it never reached the server, or has an idempotency key."""
+        """Send a POST; retry only if it never reached the server or has an idempotency key."""
         return read(model, self.send("POST", path, body=body, headers=headers))
 
     def send(
@@ -126,9 +127,9 @@ class Transport:
     ) -> httpx.Response:
         """Send a request and return its successful response.
 
-        Requests that change nothing when repeated (by method, or by an `Idempotency-Key`) are sent
-        again after a lost connection and while the server restarts; others only when no connection
-        came about, so that the server cannot have seen them.
+        Idempotent requests (by method, or by an `Idempotency-Key`) are retried after a lost
+        connection and while the server restarts. Others are retried only if no connection was
+        established, so that the server cannot have seen them.
 
         Raises:
             ConnectionFailedError: the server could not be reached, or did not answer in time.
@@ -165,7 +166,7 @@ class Transport:
     def upload(
         self, model: type[Model], path: str, content: bytes, *, query: Query, media_type: str
     ) -> Model:
-        """Send bytes by a POST that may be repeated, because it names its content.
+        """Send bytes in a POST; it may be repeated, because the path or query names its content.
 
         Raises:
             ConnectionFailedError: the server could not be reached, or did not answer in time.
@@ -192,7 +193,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         silence_seconds: float = READ_SECONDS,
     ) -> Iterator[httpx.Response]:
-        """Open a response whose body is read as it comes; it is not tried again.
+        """Open a response and stream its body; it is not retried.
 
         Raises:
             httpx.TransportError: the server could not be reached, or was silent for too long.
@@ -226,13 +227,13 @@ def read(model: type[Model], response: httpx.Response) -> Model:
     except ValidationError as error:
         url = response.request.url
         raise ConnectionFailedError(
-            f"{url} gave no {model.__name__}: is it the address of a Trainyard server, and "
-            "of about this version?"
+            f"the answer of {url} is not a {model.__name__}: is it the address of a Trainyard "
+            "server, and of about this version?"
         ) from error
 
 
 def unreachable(url: str, error: httpx.TransportError) -> ConnectionFailedError:
-    """Return the error for a connection that failed, with its cause."""
+    """Return the error for a failed connection, with its cause."""
     why = str(error) or type(error).__name__
     if isinstance(error, httpx.TimeoutException):
         why = "no answer in time"

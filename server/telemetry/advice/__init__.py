@@ -1,1 +1,1 @@
-"""What slows a job, found in its own records (docs/advice.md)."""
+"""Advice: what slows a job, by its own records (docs/advice.md)."""

@@ -1,6 +1,6 @@
-"""What the rules of advice look at, and what they share.
+"""Input and common parts of the rules of advice.
 
-Gains are upper bounds: the time that a matter took, as if all of it were gone.
+Gains are upper bounds: they assume that all of the lost time is saved.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from trainyard.protocol.goodput import JOB_CATEGORIES, SLOT_CATEGORIES, TimeCate
 from trainyard.spec.job import JobSpec
 
 LEAST_SHARE = 0.03
-"""Share of the time below which a finding is noise for a person."""
+"""Share of the time below which a finding is noise."""
 ON_SLOTS = frozenset(JOB_CATEGORIES) & frozenset(SLOT_CATEGORIES)
-"""Categories of the time in which a job holds slots."""
+"""Categories of the time on slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +30,32 @@ class RecentSteps:
     data: float
     """Waiting for data on the rank that waits longest."""
     own: float | None = None
-    """Median over ranks of the time outside of collectives; None on one rank."""
+    """Median over ranks of the time outside collectives; None with one rank."""
     own_most: float | None = None
-    """Largest of all ranks."""
+    """Longest time outside collectives of all ranks."""
     wait: float | None = None
     """Median over ranks of the time in collectives."""
     peak_share: float | None = None
-    """Peak of the device's memory as a share of all of it; None where either is not known."""
+    """Peak share of the device's memory; None if peak or memory is unknown."""
     recompiled: float = 0.0
-    """Seconds of compilation in all of these steps, without those of the start."""
+    """Seconds of compilation in all of these steps, without the start's."""
     collected: float = 0.0
-    """Seconds of collections of garbage in all of these steps."""
+    """Seconds of garbage collection in all of these steps."""
     allocation_retries: float = 0.0
-    """How often the allocator emptied its cache to find memory, in all of these steps."""
+    """Times that the allocator emptied its cache to find memory, in all of these steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A rank that is slower than its peers at present."""
+    """A rank that is now slower than its peers."""
 
     rank: int
     node: str
     slot: int
     waits_for_data: bool
-    """Whether most of its excess is in waiting for data."""
+    """Whether most of its excess time is waiting for data."""
     share: float
-    """Part of each step that it costs the job."""
+    """Share of each step that it costs the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,18 @@ class Observed:
     slow_ranks: Sequence[SlowRank]
     """The present stragglers, the costliest first."""
     best_saves: BestSaves | None
-    """None where another interval would not be better, or none can be replayed."""
+    """None if no other interval is better, or the job cannot be replayed."""
 
     @property
     def on_slots(self) -> int:
-        """Milliseconds in which the job held slots."""
+        """Time on slots in milliseconds."""
         return sum(time for category, time in self.spent.items() if category in ON_SLOTS)
 
     def share(self, category: TimeCategory) -> float:
-        """Return the part of the time on slots that a category took."""
+        """Return a category's share of the time on slots."""
         return self.spent.get(category, 0) / self.on_slots if self.on_slots else 0.0
 
 
 def gain_of(share: float) -> float:
-    """Return the gain in speed if a share of the time were gone; at most ninefold."""
+    """Return the gain in speed without a share of the time, at most ninefold."""
     return 1 / (1 - min(share, 0.9)) - 1

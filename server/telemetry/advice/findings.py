@@ -1,7 +1,6 @@
-"""The rules of advice: a pure function from what was observed of a job to findings.
+"""The rules of advice: a pure function from observations of a job to findings.
 
-Each rule has a least share below which its matter is not worth a person's time, and names one
-remedy.
+Each rule names one remedy, and has a least share of time below which it finds nothing.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from server.telemetry.advice.advice_input import LEAST_SHARE, BestSaves, Observe
 from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance, TimeCategory
 
 LEAST_VALIDATION = 0.10
-"""Least share of validation: a person chose it."""
+"""Least share of validation, which a person chose."""
 LEAST_STARTUP = 0.20
-"""Least share of start-up: a short job consists of it."""
+"""Least share of start-up; a short job mostly consists of it."""
 
 
 def _saves(observed: Observed) -> Iterator[AdviceFinding]:
@@ -51,7 +51,7 @@ def _lost_steps(observed: Observed) -> Iterator[AdviceFinding]:
         share=share,
         evidence=(_of_ledger(observed, TimeCategory.LOST),),
         field=None if program else "checkpoint.interval_steps",
-        remedy=_every(best, program=program) if best else "Look at what the attempts failed of.",
+        remedy=_every(best, program=program) if best else "Find out why the attempts failed.",
         gain=best.productive_gain if best is not None else None,
     )
 
@@ -67,7 +67,7 @@ def _compilation(observed: Observed) -> Iterator[AdviceFinding]:
         evidence=(_of_ledger(observed, TimeCategory.COMPILATION),),
         field="compile.enabled",
         remedy="Set compile.enabled to false for short jobs; each attempt compiles anew.",
-        # Steps without a compiler are slower: what that costs is not in these records.
+        # Steps without a compiler are slower; these records do not show by how much.
         gain=None,
     )
 
@@ -95,7 +95,7 @@ def _startup(observed: Observed) -> Iterator[AdviceFinding]:
         return
     yield AdviceFinding(
         hindrance=Hindrance.STARTUP,
-        words=f"Starting took {100 * share:.0f} % of the time on slots, over all attempts.",
+        words=f"Start-up took {100 * share:.0f} % of the time on slots, over all attempts.",
         share=share,
         evidence=(_of_ledger(observed, TimeCategory.STARTUP),),
         field=None,
@@ -106,7 +106,7 @@ def _startup(observed: Observed) -> Iterator[AdviceFinding]:
 
 def _every(best: BestSaves, *, program: bool) -> str:
     if not best.interval_steps:
-        return "Save at the end alone: no failure was recorded."
+        return "Save only at the end: no failure was recorded."
     if program:
         return f"Save every {best.interval_steps:,} steps, the best in a replay."
     return f"Set checkpoint.interval_steps to {best.interval_steps:,}, the best in a replay."

@@ -9,12 +9,12 @@ from server.telemetry.advice.advice_input import LEAST_SHARE, Observed, gain_of
 from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance
 
 LEAST_COLLECTIVES = 0.25
-"""Least share of a step in collectives: some is the price of any layout."""
+"""Least share of a step in collectives: every layout has some."""
 COLLECTED_SHARE = 0.01
-"""Share of a step that collections take with the proposed pause: below what is worth a finding."""
+"""Share of a step in collections after the remedy: too little for another finding."""
 FREE_MEMORY = 0.5
-"""Share of the device's memory below whose peak a larger micro-batch fits: activations at most
-double with it."""
+"""Peak share of the device's memory below which twice the micro-batch fits: activations at most
+double."""
 
 
 def _data_wait(observed: Observed) -> Iterator[AdviceFinding]:
@@ -25,10 +25,10 @@ def _data_wait(observed: Observed) -> Iterator[AdviceFinding]:
     if share < LEAST_SHARE:
         return
     if observed.spec.program is not None:
-        field, remedy = None, "Give the script's data loader more workers, or prepare data before."
+        field, remedy = None, "Give the script's data loader more workers, or prepare data earlier."
     elif not observed.spec.data.prefetch_batches:
         field = "data.prefetch_batches"
-        remedy = "Set data.prefetch_batches to 2: none is read ahead."
+        remedy = "Set data.prefetch_batches to 2: no batch is read ahead now."
     else:
         field = "data.path"
         remedy = (
@@ -53,7 +53,7 @@ def _collectives(observed: Observed) -> Iterator[AdviceFinding]:
     recent = observed.recent
     if recent is None or recent.own is None or recent.wait is None or recent.own_most is None:
         return
-    # What all ranks wait: a median that a slow rank causes is a straggler's.
+    # The wait common to all ranks: the wait for a slow rank is another finding.
     waited = max(recent.wait - (recent.own_most - recent.own), 0.0)
     share = min(waited / recent.step, 1.0) if recent.step > 0 else 0.0
     if share < LEAST_COLLECTIVES:
@@ -63,7 +63,7 @@ def _collectives(observed: Observed) -> Iterator[AdviceFinding]:
         field, remedy = None, "Let the script send less, or overlap it with computation."
     elif sections.parallelism.tp > 1:
         field = "parallelism.tp"
-        remedy = f"Lower parallelism.tp={sections.parallelism.tp}: its collectives stand in line."
+        remedy = f"Lower parallelism.tp={sections.parallelism.tp}: its collectives block compute."
     else:
         field = "training.micro_batch_size"
         remedy = (
@@ -133,19 +133,19 @@ def _garbage_collection(observed: Observed) -> Iterator[AdviceFinding]:
     share = min(recent.collected / (recent.step * recent.steps), 1.0)
     if share < LEAST_SHARE:
         return
-    # Most of a collection is a walk over objects that stay: a longer pause makes it no longer.
+    # A collection mostly scans live objects, so a longer pause does not make it slower.
     fewer = ceil(share / COLLECTED_SHARE)
     if program is not None:
         field, remedy = None, "Let the script collect less often, on all ranks after the same step."
     else:
         field = "training.gc_freq"
         remedy = (
-            f"Set training.gc_freq to {fewer * observed.spec.training.gc_freq:,}: cycles of "
-            "objects that nothing uses then stay in memory longer."
+            f"Set training.gc_freq to {fewer * observed.spec.training.gc_freq:,}: unused reference "
+            "cycles then stay in memory longer."
         )
     yield AdviceFinding(
         hindrance=Hindrance.GARBAGE_COLLECTION,
-        words=f"Collections of garbage took {100 * share:.0f} % of recent steps.",
+        words=f"Garbage collection took {100 * share:.0f} % of recent steps.",
         share=share,
         evidence=(
             Evidence(name="gc/seconds", value=recent.collected, unit="s"),
@@ -190,7 +190,7 @@ def _full_memory(observed: Observed) -> Iterator[AdviceFinding]:
     remedy = "Give the job more slots, which share its weights."
     if mode in more:
         field = "activation_checkpoint.mode"
-        remedy = f'Set activation_checkpoint.mode to "{more[mode]}": backward then keeps less.'
+        remedy = f'Set activation_checkpoint.mode to "{more[mode]}": fewer activations are kept.'
     elif sequences > 1:
         field = "training.micro_batch_size"
         remedy = f"Set training.micro_batch_size to {sequences // 2}."

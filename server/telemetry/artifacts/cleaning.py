@@ -1,7 +1,7 @@
-"""Deletes contents of artifacts that no row names, a bounded part in each transaction.
+"""Deletes unreferenced contents of artifacts, a bounded part in each transaction.
 
-A content is released first: it then belongs to no job, and counts for no quota. A deleted job
-releases its contents by the foreign key.
+A content is released first: it then belongs to no job, and counts for no quota. The deletion of a
+job releases its contents by the foreign key.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES
 from trainyard.protocol.states import AttemptNodeState
 
 UPLOAD = timedelta(hours=1)
-"""Time without a block after which an upload that did not complete is released; so long after the
-end of an attempt no report names a content."""
+"""Time without a new block after which an incomplete upload is released. It is also the time after
+the end of an attempt from which no report names a content any more."""
 KEPT = timedelta(days=1)
-"""Time after which a content that no artifact names is released."""
+"""Time after which a content without an artifact is released."""
 BLOCKS_AT_ONCE = 8
-"""Blocks that a transaction deletes: other writers of SQLite wait for it."""
+"""Blocks that a transaction deletes; other writers of SQLite wait meanwhile."""
 CONTENTS_AT_ONCE = 500
 TRANSACTIONS = 16
 """Most transactions of one round."""
 MAX_CONSIDERED = 1000
-"""Contents that a round looks at."""
+"""Contents that a round checks."""
 
 
 class ContentCleaner:
-    """Looks at the contents of all jobs in turn, a part in each round."""
+    """Checks the contents of all jobs in turn, a part in each round."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._last = ""
 
     def clean(self) -> None:
-        """Release what no row will name, then delete what is released."""
+        """Release unreferenced contents, then delete released ones."""
         self._release_unnamed()
         for _ in range(TRANSACTIONS):
             if not delete_released(self._context):
@@ -54,17 +54,17 @@ class ContentCleaner:
         with self._context.database.read() as connection:
             ids = connection.scalars(query).all()
             last = turn.order_by(contents.id).offset(MAX_CONSIDERED - 1).limit(1)
-            self._last = connection.scalar(last) or ""  # then from the first one again
+            self._last = connection.scalar(last) or ""  # start over at the end
         if not ids:
             return
         with self._context.database.write() as connection:
-            # Locked, then looked at again: a report that names one at this moment keeps it.
+            # Lock the rows, then re-check: a concurrent report keeps the content that it names.
             lock = select(contents.id).where(contents.id.in_(ids)).with_for_update(skip_locked=True)
             release(connection, contents.id.in_(connection.scalars(lock).all()) & over)
 
 
 def is_over(now: datetime) -> ColumnElement[bool]:
-    """Return the condition of contents that no report will name, and no upload will complete."""
+    """Return the condition of contents that no report or upload can still use."""
     contents = artifact_contents.c
     named = exists().where(artifacts.c.content_id == contents.id)
     may_report = exists().where(
@@ -78,13 +78,13 @@ def is_over(now: datetime) -> ColumnElement[bool]:
 
 
 def release(connection: Connection, condition: ColumnElement[bool]) -> int:
-    """Take contents from their jobs; return how many. They are deleted later."""
+    """Detach contents from their jobs, to be deleted later; return their number."""
     released = update(artifact_contents).where(condition).values(job_id=None)
     return connection.execute(released).rowcount
 
 
 def delete_released(context: Context) -> bool:
-    """Delete at most `BLOCKS_AT_ONCE` of what is released; return whether there was any."""
+    """Delete at most `BLOCKS_AT_ONCE` released blocks; return whether there were any."""
     contents = artifact_contents.c
     query = select(contents.id, contents.stored).where(contents.job_id.is_(None))
     query = query.order_by(contents.id).limit(CONTENTS_AT_ONCE)

@@ -32,7 +32,7 @@ SAFE_HEADERS = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Content never changes under its id; only the browser of the person keeps it.
+    # Content never changes under its id; only the person's browser caches it.
     "Cache-Control": "private, max-age=31536000, immutable",
 }
 
@@ -42,7 +42,7 @@ worker_router = APIRouter(prefix="/workers", tags=["workers"])
 ArtifactId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the artifact.")]
 Digest = Annotated[str, Path(pattern=ARTIFACT_DIGEST, description="SHA-256 of the content.")]
 Kind = Annotated[str, Field(min_length=1, max_length=LONGEST_KIND)]
-Offset = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Where the body begins.")]
+Offset = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Offset of the body in it.")]
 Size = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Bytes of the whole content.")]
 
 
@@ -62,18 +62,18 @@ def get_artifacts(
         ),
     ] = None,
     without: Annotated[
-        tuple[Kind, ...], Query(max_length=8, description="None of these kinds.")
+        tuple[Kind, ...], Query(max_length=8, description="Kinds to leave out.")
     ] = (),
     name: Annotated[
         str | None,
         Query(
             min_length=1,
             max_length=LONGEST_NAME,
-            description="Only those of this name, and those below it as a folder.",
+            description="Only this name, and names below it as a folder.",
         ),
     ] = None,
 ) -> Response:
-    """List artifacts, the newest first; histograms are part of the list."""
+    """List artifacts, histograms included, the newest first."""
     views = list_artifacts(
         context,
         job_id,
@@ -94,7 +94,7 @@ def get_artifacts(
     summary="Content of an image or a file",
 )
 def get_content(context: ServerContext, job_id: JobId, artifact_id: ArtifactId) -> Response:
-    """Return the bytes; images have their type, and anything else is a download."""
+    """Return the bytes; an image has its type, any other content is a download."""
     found = read_artifact(context, job_id, artifact_id)
     assert found.content_id is not None
     headers = {
@@ -133,7 +133,7 @@ async def upload_block(
 
 
 def _disposition(name: str, *, shown: bool) -> str:
-    """Return the header that names the file: plain ASCII, and the name itself encoded."""
+    """Return the header with the file's name in plain ASCII, and the real name encoded."""
     last = name.rpartition("/")[2]
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", last)
     kind = "inline" if shown else "attachment"

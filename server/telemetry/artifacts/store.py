@@ -1,4 +1,4 @@
-"""Artifacts of jobs: stored with reports, listed, and given out by their id."""
+"""Artifacts of jobs: stores those of reports, lists them, and returns them by id."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROUPS: Mapping[str, ArtifactGroup] = {IMAGE: "image", HISTOGRAM: "histogram"}
 
 @dataclass(frozen=True, slots=True)
 class ListedArtifact(TypedRow):
-    """An artifact as the list shows it."""
+    """The fields of an artifact that lists show."""
 
     table: ClassVar[Table] = artifacts
     id: str
@@ -58,7 +58,7 @@ class ListedArtifact(TypedRow):
         return None if self.content_id is None else self.image_type or OCTETS
 
     def view(self) -> ArtifactView:
-        """Return it for people."""
+        """Return the view of the API."""
         shape = None if self.histogram is None else HistogramView(**self.histogram)
         values = self.values_for(ArtifactView) | {"histogram": shape}
         return ArtifactView(**values)
@@ -66,12 +66,12 @@ class ListedArtifact(TypedRow):
 
 @dataclass(frozen=True)
 class StoredArtifacts:
-    """What became of the lines of a report."""
+    """The outcome of a report's artifacts."""
 
     notices: tuple[ArtifactsStored, ...]
-    """How many are stored, of each group that has any."""
+    """Stored artifacts by group; groups without any are omitted."""
     dropped: tuple[OutputDropped, ...]
-    """What was dropped, by the supervisor or here, in order."""
+    """Artifacts dropped by the supervisor or the server, in order."""
 
 
 _LISTED = ListedArtifact.select().outerjoin(
@@ -82,9 +82,9 @@ _LISTED = ListedArtifact.select().outerjoin(
 def store_artifacts(
     context: Context, connection: Connection, *, share: ReportedShare, lines: Sequence[ArtifactLine]
 ) -> StoredArtifacts:
-    """Store the artifacts that a supervisor names, whose content the server has.
+    """Store a supervisor's artifacts if the server has their content.
 
-    An image whose content is of another type becomes a file.
+    An image with content of another type becomes a file.
     """
     mine = artifacts.c.job_id == share.job_id
     number = connection.scalar(select(func.count()).select_from(artifacts).where(mine)) or 0
@@ -123,7 +123,7 @@ def store_artifacts(
             }
         )
     if rows:
-        # Of one millisecond, in the order in which they were logged.
+        # Sorted, as ids of one millisecond must be in the order of logging.
         ids = sorted(context.new_id() for _ in rows)
         rows = [{"id": each, **row} for each, row in zip(ids, rows, strict=True)]
         connection.execute(insert(artifacts), rows)
@@ -147,10 +147,10 @@ def list_artifacts(
     Args:
         context: the server's surroundings.
         job_id: the job.
-        kind: only this one.
-        without: none of these kinds.
-        name: only this one, and those below it as a folder.
-        after: id of the last one of the page before.
+        kind: only artifacts of this kind.
+        without: kinds to leave out.
+        name: only this name, and names below it as a folder.
+        after: last id of the previous page.
         limit: most rows.
 
     Raises:
@@ -173,10 +173,10 @@ def list_artifacts(
 
 
 def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArtifact:
-    """Return an artifact that has content.
+    """Return an artifact with content.
 
     Raises:
-        NotFoundError: there is none of this id in the job, or it is a histogram.
+        NotFoundError: the job has no artifact of this id, or it is a histogram.
     """
     mine = artifacts.c.job_id == job_id, artifacts.c.id == artifact_id
     with context.database.read() as connection:
@@ -192,7 +192,7 @@ def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArti
 def _contents(
     connection: Connection, job_id: str, lines: Sequence[ArtifactLine]
 ) -> dict[str, tuple[str, str | None]]:
-    """Return id and image type of each content that lines name and the server has."""
+    """Return id and image type by digest; contents that the server does not have are omitted."""
     digests = sorted({line.digest for line in lines if line.digest is not None})
     found: dict[str, tuple[str, str | None]] = {}
     for some in batches(digests, 500):  # SQLite has a limit of parameters
@@ -203,6 +203,6 @@ def _contents(
             artifact_contents.c.complete,
             artifact_contents.c.digest.in_(some),
         )
-        locked = query.with_for_update(read=True, key_share=True)  # none is released meanwhile
+        locked = query.with_for_update(read=True, key_share=True)  # prevents a release meanwhile
         found |= {row.digest: (row.id, row.media_type) for row in connection.execute(locked)}
     return found

@@ -1,4 +1,4 @@
-"""Content of artifacts in the database: written block by block, each job's apart from others'."""
+"""Stores the content of artifacts in the database, block by block and separately for each job."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class Content(TypedRow):
 def store_block(
     context: Context, share: ReportedShare, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Store a block of a content, unless it is stored; the reply names where to continue.
+    """Store a block of a content unless it is stored; the reply names where to continue.
 
-    A job never gets the content of another one by its digest: each has its own. A content whose
-    blocks are all stored is completed by a repeat of any block: the server may have stopped before.
+    Each job has its own contents: it cannot get another job's content by its digest. If all blocks
+    are stored, a repeat of any block completes the content: the server may have stopped before.
 
     Args:
         context: the server's surroundings.
-        share: the share on which the token was accepted.
+        share: the share for which the token was accepted.
         digest: SHA-256 of the whole content.
         offset: where the block begins.
         size: bytes of the whole content.
         block: `BLOCK_BYTES`, or the rest of the content.
 
     Raises:
-        ConflictError: the share has ended or is lost: no report names its artifacts any more.
-        InvalidRequestError: offset, size and block do not go together.
+        ConflictError: the share has ended or is lost: no report can name its artifacts any more.
+        InvalidRequestError: offset, size and block do not match.
         NotFoundError: the job has been deleted.
     """
     if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
@@ -63,7 +63,7 @@ def store_block(
         raise InvalidRequestError.at(
             "",
             f"{len(block):,} bytes at offset={offset} of size={size}: legal are blocks of "
-            f"{BLOCK_BYTES:,} bytes, of which the last one has the rest",
+            f"{BLOCK_BYTES:,} bytes, and a last one with the rest",
         )
     with context.database.write() as connection:
         found = _find(connection, share.job_id, digest)
@@ -94,12 +94,12 @@ def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
 def _begin(
     context: Context, connection: Connection, *, job_id: str, digest: str, size: int
 ) -> DropReason | None:
-    """Insert a content without bytes, unless there is one; return why there is no room for it.
+    """Insert a content without bytes unless it exists; return the reason if there is no room.
 
     Raises:
         NotFoundError: the job has been deleted.
     """
-    lock_job(connection, job_id)  # the quota counts what others have begun at the same time
+    lock_job(connection, job_id)  # so that the quota counts concurrent uploads
     if _find(connection, job_id, digest) is not None:
         return None
     now = context.now()
@@ -135,7 +135,7 @@ def _touch(context: Context, connection: Connection, content_id: str) -> None:
 def _grow(
     context: Context, connection: Connection, *, found: Content, offset: int, block: bytes
 ) -> int:
-    """Store a block if it is the next one; return the bytes from which the upload continues."""
+    """Store a block if it is the next one; return the offset at which the upload continues."""
     if offset != found.stored or found.stored == found.size:
         return found.stored
     stored = offset + len(block)
@@ -152,7 +152,7 @@ def _grow(
 
 
 def _complete(context: Context, content_id: str, *, digest: str, size: int) -> UploadReply:
-    """Compare the digest of all blocks; what has another one is released."""
+    """Check the digest of all blocks; complete the content, or release it if it differs."""
     sha256, first = hashlib.sha256(), b""
     for block in context.database.blocks(artifact_blocks, content_id):
         first = first or block[:SNIFFED_BYTES]

@@ -1,1 +1,1 @@
-"""What finished runs teach of the hardware, for predictions of step time and memory."""
+"""Calibrates predictions of step time and memory with finished runs."""

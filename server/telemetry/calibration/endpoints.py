@@ -17,6 +17,6 @@ router = APIRouter(tags=["jobs"], dependencies=[person])
     "/calibrations", response_model=CalibrationsView, summary="Accuracy of predicted step times"
 )
 def calibrations(context: ServerContext) -> Response:
-    """Return what finished runs taught of each kind of hardware, with the errors of predictions."""
+    """Return the calibration of each kind of hardware, with the errors of predictions."""
     with context.database.read() as connection:
         return reply(CalibrationsView(calibrations=read_calibrations(connection)))

@@ -1,4 +1,4 @@
-"""Measures attempts that have ended, from their records, and learns from them."""
+"""Measures ended attempts from their records, and calibrates predictions with them."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from trainyard.spec.layout import Layout
 
 STEP, DATA = "perf/step_seconds", "perf/data_seconds"
 PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
-"""The series with the peak of the fullest rank, by device."""
+"""Series with the peak memory of the fullest rank, by device."""
 LEAST_POINTS = 10
-"""Logged steps, without the first, from which the median of an attempt counts."""
+"""Fewest logged steps, without the first, for an attempt's median to count."""
 LEAST_SECONDS = 1e-6
-"""Shortest step that counts: none is shorter, and a fit works with logarithms."""
+"""Shortest valid step: real steps are longer, and a fit works with logarithms."""
 MAX_STEPS = 20_000
-"""Steps of an attempt that are read at most: the last ones."""
+"""Most steps of an attempt that are read: the last ones."""
 AFTER_END = timedelta(seconds=30)
-"""Time after the end of an attempt for which its last records may still arrive."""
+"""Time after the end of an attempt during which its last records may still arrive."""
 AT_ONCE = 10
-"""Attempts that one call measures, each in some milliseconds; a fit for each kind of their hardware
-takes 0.2 s. Placements wait for it."""
+"""Attempts that one call measures, each in some milliseconds. A fit for each kind of hardware takes
+0.2 s. Placements wait meanwhile."""
 FAILED_PAUSE = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an attempt ran."""
+    """The nodes of an attempt."""
 
     node: NodeKind
     available: int
-    """Memory of a slot; 0 where it is not known."""
+    """Memory of a slot in bytes; 0 when unknown."""
     most: float
-    """Memory that a rank can have: that of its GPU, or of the host."""
+    """Most memory of a rank in bytes: that of its GPU, or of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _EndedAttempt(TypedRow):
 
 
 class CalibrationKeeper:
-    """Learns from attempts in the order in which they ended."""
+    """Calibrates with attempts in the order in which they ended."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -92,15 +92,15 @@ class CalibrationKeeper:
                 if (found := self._measured(row)) is not None:
                     measured.setdefault(found[0], []).append(found[1])
         for kind, runs in measured.items():
-            with self._isolation.turn(kind.device_name, f"what {kind.device_name} teaches"):
+            with self._isolation.turn(kind.device_name, f"the calibration of {kind.device_name}"):
                 learn(self._context, kind, runs)
         if due:
             self._after = due[-1].ended_at, due[-1].id
 
     def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, EndedRun] | None:
-        """Return what an attempt measures, and of which hardware.
+        """Return the hardware of an attempt, and its measured run.
 
-        None with too few steps, and where code of a job or a person could have written them.
+        None with too few steps, or if a job's code or a person could have written the records.
         """
         if row.tainted:
             return None
@@ -114,7 +114,7 @@ class CalibrationKeeper:
                 row.failure is not None and row.failure.reason == FailureReason.OUT_OF_MEMORY
             )
             run = (
-                # Its peak is what there was, not what it needs.
+                # Its peak is the available memory, not the needed memory.
                 _run(spec, row.layout, place.node, out_of_memory=True)
                 if out_of_memory
                 else measured_run(
@@ -140,17 +140,17 @@ def measured_run(
     values: Mapping[str, Values],
     most_bytes: float,
 ) -> MeasuredRun | None:
-    """Return what the records of an attempt measure; None with too few steps.
+    """Measure an attempt by its records; None with too few steps.
 
-    Ranks write the records. What cannot be is left out: one such run would decide for all jobs what
-    fits.
+    Ranks write the records, so impossible values are left out: a single one would decide for every
+    job whether it fits.
 
     Args:
         spec: the effective spec.
         layout: layout of the attempt.
-        node: the nodes on which it ran.
+        node: kind of its nodes.
         values: points of its series `perf/step_seconds`, `perf/data_seconds` and of its peak.
-        most_bytes: memory that a rank can have.
+        most_bytes: most memory that a rank can have.
     """
     steps, seconds = values.get(STEP, _NONE)
     counted = (seconds > 0) & (seconds < MAX_SUMMED)
@@ -182,7 +182,7 @@ _NONE: tuple[Any, Floats] = (np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 def _newest(connection: Connection, now: datetime) -> tuple[datetime, str]:
-    """Return the attempt after which the next ones are measured."""
+    """Return the end and id of the last measured attempt."""
     row = connection.execute(
         select(measured_runs.c.ended_at, measured_runs.c.attempt_id)
         .order_by(measured_runs.c.ended_at.desc(), measured_runs.c.attempt_id.desc())
@@ -195,8 +195,8 @@ def _due(
     connection: Connection, after: tuple[datetime, str], until: datetime
 ) -> Sequence[_EndedAttempt]:
     columns = attempts.c
-    # From the index of times a call reads what ended since the former one. Conditions joined by OR,
-    # or one on the state, have a database read all that ever ended.
+    # With this condition the index of end times yields just the new ones. With conditions joined
+    # by OR, or one on the state, a database reads every attempt that ever ended.
     later = tuple_(columns.ended_at, columns.id) > tuple_(*after)
     query = (
         _EndedAttempt.select()
@@ -208,7 +208,7 @@ def _due(
 
 
 def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
-    """Return who submitted the job of an attempt, and the node of its rank 0."""
+    """Return the submitter of an attempt's job, and the node of its rank 0."""
     query = (
         select(func.coalesce(jobs.c.token_id, jobs.c.created_by), attempt_nodes.c.node)
         .select_from(attempts)
@@ -223,7 +223,7 @@ def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
 
 
 def _place(connection: Connection, attempt_id: str) -> _Place | None:
-    """Return the nodes of an attempt; None where they are of several kinds."""
+    """Return the nodes of an attempt; None if they are of several kinds."""
     query = (
         select(nodes.c.hardware, attempt_nodes.c.slots)
         .join(attempt_nodes, attempt_nodes.c.node == nodes.c.name)

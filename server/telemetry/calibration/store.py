@@ -1,6 +1,6 @@
-"""Measured runs and the coefficients that were fitted to them, by kind of hardware.
+"""Measured runs and their fitted coefficients, by kind of hardware.
 
-Both outlive the jobs. A row that a later version wrote counts as absent.
+Both outlive the jobs. A row written by a later version counts as absent.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from trainyard.protocol.goodput import HardwareCalibration
 from trainyard.protocol.worker_messages import Hardware
 
 MAX_RUNS = 120
-"""Newest runs of a kind of hardware that are kept and learned from: a fit takes 0.2 s."""
+"""Most runs of a kind of hardware, the newest ones; a fit of all takes 0.2 s."""
 MAX_OF = {"job_id": MAX_RUNS // 10, "submitter": MAX_RUNS // 2, "node": MAX_RUNS // 2}
-"""Most runs of one job, and of one person or node once there are runs of others: a fit follows most
-of its runs, and none of these shall decide alone what is predicted for the others."""
+"""Most runs of one job, and of one person or node once others have runs. A fit follows the majority
+of its runs: no single job, person or node may decide the predictions for the others."""
 
 
 @dataclass(frozen=True)
 class HardwareKind:
-    """Slots that are like each other."""
+    """A kind of slots, by device and its name."""
 
     device: Literal["cpu", "cuda"]
     device_name: str
@@ -45,7 +45,7 @@ class HardwareKind:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun(TypedRow):
-    """A run that is kept, and of whom; None in a row of before."""
+    """A kept run with its job, submitter and node; None in rows of older versions."""
 
     table: ClassVar[Table] = measured_runs
     attempt_id: str
@@ -57,20 +57,20 @@ class StoredRun(TypedRow):
 
 @dataclass(frozen=True)
 class EndedRun:
-    """An attempt that has ended, and what its records measure."""
+    """An ended attempt, and its measured run."""
 
     attempt_id: str
     ended_at: datetime
     job_id: str
     submitter: str
-    """Who submitted the job, by the id of the token."""
+    """Submitter of the job: the id of the token."""
     node: str
     """Node of its rank 0."""
     run: MeasuredRun
 
 
 def learn(context: Context, kind: HardwareKind, ended: Sequence[EndedRun]) -> None:
-    """Store runs, forget the oldest ones, and fit the coefficients anew, once for all of them.
+    """Store runs, delete the oldest ones, and fit the coefficients once for all of them.
 
     Args:
         context: the server's surroundings.
@@ -92,7 +92,7 @@ def learn(context: Context, kind: HardwareKind, ended: Sequence[EndedRun]) -> No
 def _store_runs(
     connection: Connection, key: Mapping[str, str], ended: Sequence[EndedRun]
 ) -> list[MeasuredRun] | None:
-    """Store runs of a kind of hardware, and return all that are kept; None without a new one."""
+    """Store runs of a kind of hardware, and return all kept ones; None if no run is new."""
     rows = [
         {**key, **{field.name: getattr(each, field.name) for field in fields(each)}}
         for each in ended
@@ -114,7 +114,7 @@ def _store_runs(
 
 
 def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
-    """Return the rows that are kept of all, the newest first: few of one job, person or node."""
+    """Return the rows to keep, the newest first: few of one job, person or node."""
     kept: list[StoredRun] = []
     counts: Counter[tuple[str, str]] = Counter()
     of_all = {name: {getattr(each, name) for each in newest} - {None} for name in MAX_OF}
@@ -130,7 +130,7 @@ def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
 
 
 def read_calibrations(connection: Connection) -> tuple[HardwareCalibration, ...]:
-    """Return what runs taught of each kind of hardware, the one with the most runs first."""
+    """Return the calibration of each kind of hardware, the one with the most runs first."""
     found = [
         HardwareCalibration(device=row.device, fitted_at=row.fitted_at, calibration=fitted)
         for row in connection.execute(select(*calibrations.c))

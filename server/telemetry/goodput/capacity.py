@@ -1,4 +1,4 @@
-"""The record of what nodes offer: a row for each change, as the scheduler notices it."""
+"""Records the capacity of nodes: a row for each change that the scheduler notices."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class _Change(TypedRow):
 
     @property
     def offer(self) -> tuple[int, bool, bool, int]:
-        """What a node offers since the change."""
+        """The node's capacity since the change, for comparison."""
         return self.slots, self.online, self.takes_jobs, self.withheld
 
     @property
     def capacity(self) -> CapacityChange:
-        """The change as the slot-time counts it."""
+        """The change in the form that `slot_time` takes."""
         use = TimeCategory.IDLE if self.takes_jobs else TimeCategory.DRAINED
         return CapacityChange(
             self.node,
@@ -46,14 +46,14 @@ class _Change(TypedRow):
 
 
 class CapacityKeeper:
-    """Records the changes of a scheduler's epoch."""
+    """Records changes of capacity during one scheduler epoch."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._known: dict[str, _Change] | None = None
 
     def run(self) -> None:
-        """Store what changed since the last run; a new node counts from its registration on."""
+        """Store the changes since the last run; a new node counts from its registration."""
         now = self._context.now()
         with self._context.database.read() as connection:
             known = _newest(connection) if self._known is None else self._known
@@ -71,7 +71,7 @@ class CapacityKeeper:
         changed = []
         for row in rows:
             last = known.get(row.name)
-            # A change follows the one before it, also where the clock was set back in between.
+            # A change comes after the previous one even if the clock was set back in between.
             since = row.registered_at if last is None else max(now, last.since + MILLISECOND)
             change = _Change(
                 row.name,
@@ -92,7 +92,7 @@ class CapacityKeeper:
 def read_capacity(
     connection: Connection, *, since: datetime, until: datetime
 ) -> list[CapacityChange]:
-    """Return the changes between two times, and of each node the last one before."""
+    """Return the changes between two times, and each node's last change before them."""
     change = capacity_changes.c
     before = (
         select(change.node, func.max(change.since).label("since"))

@@ -1,4 +1,4 @@
-"""The slot-time of the cluster by category and day: held slots, and those that no share held."""
+"""The slot-time of the cluster by category and day, of held and of free slots."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from trainyard.run.failures import FailureReason
 logger = logging.getLogger(__name__)
 
 KEPT = timedelta(minutes=1)
-"""Age up to which one computation answers every request for the same days."""
+"""Age up to which an answer serves every request for the same days."""
 SCRAPED = timedelta(minutes=5)
 """Age from which a scrape starts the next computation."""
 SERVED = timedelta(minutes=10)
-"""Age up to which an answer is given while the next one is computed."""
+"""Age up to which an answer is served while the next one is computed."""
 MAX_KEPT = 16
-"""Answers that one process keeps, and failures."""
+"""Most answers, and most failures, that one process keeps."""
 USUAL_DAYS = 30
-"""Days of an answer for which no first day is given."""
+"""Days of an answer without a requested first day."""
 READ_AT_ONCE = 50
-"""Jobs whose ledgers one transaction reads, in about a tenth of a second."""
+"""Jobs in one transaction that reads ledgers; it takes about a tenth of a second."""
 MAX_LOSING = 10
-"""Jobs with lost steps that an answer lists."""
+"""Most jobs with lost steps in an answer."""
 
 
 _Asked = tuple[date, date, str | None]
@@ -63,23 +63,22 @@ _Ended = tuple[datetime, _Answer]
 
 @dataclass(slots=True)
 class _Snapshot:
-    """What the answers for different days and projects share."""
+    """The common data of answers for different days and projects."""
 
     now: datetime
-    """The present time of all of them; a ledger that is read later covers it."""
+    """The common present time of the answers; ledgers are read later, so they cover it."""
     read_at: datetime
     """When its first answer was finished."""
     ledgers: dict[str, Ledger | None] = field(default_factory=dict)
-    """By the ids of jobs whose categories are not final; None of a deleted one."""
+    """Ledgers of unsettled jobs by id; None for a deleted job."""
 
 
 class ClusterLedger:
     """The slot-time of the cluster, computed at most once a minute for the same days.
 
-    A computation reads the records of every job that has not ended. So one thread computes: answers
-    that follow each other within a minute share these ledgers, requests for the same days share
-    one future, and a request that waits for it needs no thread. A request waits only where the last
-    answer is older than `SERVED`.
+    A computation reads the records of every job that has not ended. So only one thread computes:
+    answers within a minute share these ledgers, requests for the same days share one future, and a
+    waiting request needs no thread. A request waits only if the last answer is older than `SERVED`.
     """
 
     def __init__(self, context: Context) -> None:
@@ -89,13 +88,13 @@ class ClusterLedger:
         self._kept: dict[_Asked, _Ended] = {}
         self._failed: dict[_Asked, _Ended] = {}
         self._running: dict[_Asked, _Answer] = {}
-        self._snapshot: _Snapshot | None = None  # of the thread alone
+        self._snapshot: _Snapshot | None = None  # used only by the thread
 
     def view(self, first: date, last: date, project: str | None = None) -> _Answer:
-        """Return the slot-time from the beginning of one day to the end of another, or to now.
+        """Return the slot-time from the start of one day to the end of another, or to now.
 
-        Of one project it is the slot-time that its jobs held. The future raises what the database
-        raises; a computation that failed is repeated `KEPT` after its end.
+        With a project, return the slot-time that its jobs held. The future raises the database's
+        errors; a failed computation is repeated `KEPT` after its end.
         """
         asked, now = (first, last, project), self._context.now()
         with self._lock:
@@ -105,10 +104,10 @@ class ClusterLedger:
             return running or self._failed[asked][1]
 
     def newest(self, days: int) -> ClusterGoodputView | None:
-        """Return the newest answer for so many days up to the present, without waiting for one.
+        """Return the newest answer for so many days up to now without waiting.
 
-        None without one that is up to `SERVED` old. The next one is computed once that of today is
-        `SCRAPED` old; until it is there, the newest one may be from before midnight.
+        None if every answer is older than `SERVED`. The next computation starts when today's answer
+        is `SCRAPED` old; until it ends, the newest answer may be from before midnight.
         """
         now = self._context.now()
         today = now.date()
@@ -123,11 +122,11 @@ class ClusterLedger:
         return None
 
     def close(self) -> None:
-        """End the thread: what it computes is awaited, what has not begun is cancelled."""
+        """End the thread: await its current computation and cancel the others."""
         self._thread.shutdown(cancel_futures=True)
 
     def _begin(self, asked: _Asked, now: datetime, *, pause: timedelta) -> _Answer | None:
-        """Return the computation that runs; None within the pause after the end of one."""
+        """Return the running computation, started if necessary; None during the pause after one."""
         ended = [each[asked][0] for each in (self._kept, self._failed) if asked in each]
         if asked not in self._running and not any(_is_within(pause, at, now) for at in ended):
             self._running[asked] = self._thread.submit(self._answer, asked)
@@ -138,7 +137,7 @@ class ClusterLedger:
             view = self._computed(asked)
         except Exception as error:
             logger.exception("the slot-time of %s to %s (project %s) cannot be computed", *asked)
-            # The failure is kept, and the frames of its traceback hold a snapshot.
+            # The failure is kept, and the frames of its traceback would keep a snapshot alive.
             clear_frames(error.__traceback__)
             self._end(asked, self._failed)
             raise
@@ -146,11 +145,11 @@ class ClusterLedger:
         return view
 
     def _end(self, asked: _Asked, answers: dict[_Asked, _Ended]) -> None:
-        """Move a computation from those that run to the answers, or to the failures."""
+        """Move a finished computation to the answers, or to the failures."""
         # Ages count from the end, or a computation longer than `KEPT` would serve no request.
         now = self._context.now()
         with self._lock:
-            answers.pop(asked, None)  # the newest answer is the last one
+            answers.pop(asked, None)  # so that the newest answer becomes the last one
             for each in (self._kept, self._failed):
                 for old in each.keys() - _within(SERVED, each, now).keys():
                     del each[old]
@@ -161,7 +160,7 @@ class ClusterLedger:
     def _computed(self, asked: _Asked) -> ClusterGoodputView:
         now, snapshot = self._context.now(), self._snapshot
         usable = snapshot is not None and _is_within(KEPT, snapshot.read_at, now)
-        # An answer for a day that began after the present time of the others would be empty.
+        # For a day that started after the snapshot's present time, an answer would be empty.
         if snapshot is None or not usable or snapshot.now.date() < asked[1]:
             snapshot = _Snapshot(now, now)
         view = _compute(self._context, asked, snapshot)
@@ -172,7 +171,7 @@ class ClusterLedger:
 
 
 def _is_within(age: timedelta, finished_at: datetime, now: datetime) -> bool:
-    # A clock that is set back must not make an answer last longer.
+    # A clock that is set back must not extend the life of an answer.
     return timedelta() <= now - finished_at < age
 
 
@@ -246,16 +245,16 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
 def _add_ledgers(
     context: Context, ledgers: dict[str, Ledger | None], held: Iterable[HeldShare]
 ) -> None:
-    """Add the ledger of each job with a share whose categories are not final.
+    """Add the ledgers of the jobs with unsettled shares.
 
-    Some are read in each transaction: one of all jobs would be open for seconds.
+    Each transaction reads some of them: one for all jobs would be open for seconds.
     """
     unsettled = {each.job_id for each in held if not each.is_settled}
     left = sorted(unsettled - ledgers.keys())
     for some in batches(left, READ_AT_ONCE):
         with context.database.read() as connection:
             records = read_records(context, connection, some)
-        # None where it was deleted before it was settled.
+        # None for a job that was deleted before it was settled.
         ledgers |= {id_: records[id_].ledger if id_ in records else None for id_ in some}
 
 
@@ -292,7 +291,7 @@ def _most_frequent(reasons: Counter[str | None]) -> FailureReason | None:
 
 
 def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[float, float]:
-    """Return the seconds of all attempts between two times, and the days of their nodes."""
+    """Return the seconds of all attempts and the days of their nodes between two times."""
     attempt_times: dict[tuple[str, int], int] = {}
     of_nodes = 0
     for share in held:
@@ -307,7 +306,7 @@ def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[f
 
 
 def _failures(context: Context, *, since: datetime, until: datetime, project: str | None) -> int:
-    """Return how many attempts failed between two times."""
+    """Return the number of attempts that failed between two times."""
     with context.database.read() as connection:
         failed = _failed(connection)
         query = (
@@ -339,7 +338,7 @@ def _failed(connection: Connection) -> Subquery:
 
 
 def _present(spent: Spent) -> tuple[SlotTime, ...]:
-    """Return the categories that have time."""
+    """Return the categories with time."""
     return _times(spent, (each for each in SLOT_CATEGORIES if spent[each]))
 
 

@@ -22,12 +22,12 @@ from trainyard.protocol.goodput import ClusterGoodputView, GoodputView, SaveInte
 router = APIRouter(tags=["goodput"], dependencies=[person])
 
 EARLIEST = date(2020, 1, 1)
-"""The earliest last day: before the first release."""
+"""The earliest legal last day: before the first release."""
 MAX_DAYS = 92
-"""Days of one answer."""
+"""Most days of one answer."""
 
 Interval = Annotated[
-    int, Query(ge=0, le=10**9, description="Steps between two saves; never when 0.")
+    int, Query(ge=0, le=10**9, description="Steps between two saves; 0 for no saves.")
 ]
 
 
@@ -55,14 +55,14 @@ async def _ledger_of(request: Request) -> ClusterLedger:
 
 First = Annotated[
     date | None,
-    Query(alias="from", description="First day, in UTC; when absent 29 days before the last."),
+    Query(alias="from", description="First day, in UTC; by default 29 days before the last."),
 ]
 Last = Annotated[
-    date | None, Query(alias="to", description="Last day, in UTC, included; today when absent.")
+    date | None, Query(alias="to", description="Last day, in UTC, included; by default today.")
 ]
 
 Project = Annotated[
-    str | None, Query(pattern=NAME, max_length=80, description="Slots that its jobs held.")
+    str | None, Query(pattern=NAME, max_length=80, description="Only slots held by its jobs.")
 ]
 
 
@@ -78,12 +78,12 @@ async def cluster_goodput(
     today = context.now().date()
     last = last or today
     if not EARLIEST <= last <= today:
-        raise InvalidRequestError.at("query/to", f"{last} is no day from {EARLIEST} to today")
+        raise InvalidRequestError.at("query/to", f"{last} is not from {EARLIEST} to today")
     first = first or last - timedelta(days=USUAL_DAYS - 1)
     if not 0 <= (last - first).days < MAX_DAYS:
         raise InvalidRequestError.at(
             "query/from", f"{first} to {last} are not 1 to {MAX_DAYS} days"
         )
     answer = asyncio.wrap_future(ledger.view(first, last, project))
-    # Shielded: a request that is given up must not cancel the answer of those that share it.
+    # Shielded: a cancelled request must not cancel the answer for the others that share it.
     return reply(await asyncio.shield(answer))

@@ -1,4 +1,4 @@
-"""What shares held: its record once they have ended, and its categories once the job has."""
+"""Holdings of shares: recorded when they end, categorised when the job has ended."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from trainyard.protocol.goodput import TimeCategory
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
 SETTLED_AFTER = timedelta(minutes=10)
-"""Time after the end of a job for which its last records may still arrive."""
+"""Time after the end of a job during which its last records may still arrive."""
 SETTLED_AT_ONCE = 20
-"""Jobs that one call settles, each in some milliseconds: placements wait for it."""
+"""Jobs that one call settles, each in some milliseconds; placements wait meanwhile."""
 FAILED_PAUSE = timedelta(hours=1)
 """Pause after which a job that could not be settled is tried again."""
 _ENDED = sorted(state.value for state in TERMINAL_JOB_STATES)
@@ -73,14 +73,14 @@ def read_holdings(
     now: datetime,
     project: str | None = None,
 ) -> list[HeldShare]:
-    """Return what shares held between two times; those that have not ended hold until now.
+    """Return the holdings between two times; running shares hold until now.
 
     Args:
         connection: a transaction.
-        since: the first moment that counts.
-        until: the end of what counts.
+        since: start of the period.
+        until: end of the period.
         now: the present time.
-        project: whose shares; of every project when absent.
+        project: only shares of this project; by default of every project.
     """
     ended = (
         HeldShare.select()
@@ -123,9 +123,10 @@ def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: 
 
     Args:
         holding: the share.
-        ledger: that of its job; None of a deleted job, whose time is `other` if it is not settled.
-        start: the first moment that counts.
-        end: the end of what counts.
+        ledger: the ledger of its job; None for a deleted job. The time of a deleted and unsettled
+            job is `other`.
+        start: start of the period.
+        end: end of the period.
     """
     if holding.spare:
         return spread((), holding.held, start=start, end=end, rest=TimeCategory.SPARE)
@@ -135,10 +136,10 @@ def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: 
 
 
 class Settler:
-    """Stores the categories of jobs that ended a while ago.
+    """Settles jobs: stores their categories `SETTLED_AFTER` their end.
 
-    From then on the slot-time of such a job is read from a row of each of its shares. A resume
-    makes it count anew, and its next end settles it again.
+    From then on the slot-time of the job is read from one row for each share. A resume makes the
+    job unsettled, and its next end settles it again.
     """
 
     def __init__(self, context: Context) -> None:
@@ -157,14 +158,14 @@ class Settler:
 
 
 def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[str]:
-    """Return the query of the ids of the jobs that are settled next.
+    """Return the query of the ids of the jobs to settle next.
 
     Args:
         now: the present time.
-        without: ids of jobs that are left out.
+        without: ids of jobs to leave out.
     """
     ended_at = (
-        # As a subquery: SQLite would begin a join with all jobs that have ended.
+        # A subquery, because SQLite would start a join with all ended jobs.
         select(jobs.c.ended_at)
         .where(jobs.c.id == holdings.c.job_id, jobs.c.state.in_(_ENDED))
         .scalar_subquery()

@@ -1,7 +1,7 @@
-"""The ledger as a pure function of events and sums: each millisecond has one category.
+"""Computes the ledger as a pure function of events and sums: each millisecond has one category.
 
-The sum is exact by construction: a walk over the events spends the time between two of them, and a
-measured time is only ever taken from what is left of the interval in which it lies.
+The sum is exact by construction: a walk over the events assigns the time between two of them, and
+a measured time is taken only from the unassigned rest of its interval.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Interval:
     end: int
     """Unix time in milliseconds."""
     parts: tuple[Part, ...]
-    """Its categories: their times sum to its length."""
+    """Its categories; their times sum to its length."""
     attempt: int | None = None
-    """Number of the attempt that holds slots meanwhile; None while the job waits."""
+    """Number of the running attempt; None while the job waits."""
 
     def within(self, start: int, end: int) -> Iterator[Part]:
         """Yield the categories of the stretch from `start` to `end`; they sum to its length."""
@@ -41,7 +41,7 @@ class Interval:
         before = passed = 0
         for category, time in self.parts:
             before += time
-            # The differences of rounded sums, and no rounded times: the sum stays exact.
+            # Differences of rounded sums, not rounded times, so that the total stays exact.
             part = before * length // whole - passed
             passed += part
             if part:
@@ -50,18 +50,18 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event that may begin or end a category. Times are Unix times in milliseconds."""
+    """An event that may start or end a category. Times are Unix times in milliseconds."""
 
     at: int
     kind: EventKind
     attempt: int | None = None
     node: str | None = None
     not_before: int | None = None
-    """Earliest launch, of a job that is queued again."""
+    """Earliest launch of a requeued job."""
     outcome: AttemptOutcome | None = None
     """How the attempt ended."""
     preempted: bool = False
-    """Whether it ended by a preemption, which is no failure."""
+    """Whether it was preempted, which is not a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class Training:
     """The recorded steps of an attempt; times in milliseconds, by the clock of global rank 0."""
 
     began: int
-    """Unix time at which its first step began."""
+    """Unix time of the start of its first step."""
     recorded: int
-    """Unix time at which its last recorded step ended."""
+    """Unix time of the end of its last recorded step."""
     productive: int
-    """Steps that the job kept, without compilation and without waiting for data."""
+    """Kept steps, without compilation and without waiting for data."""
     lost: int
-    """Steps that the job did not keep, whole."""
+    """Lost steps, with all of their time."""
     compilation: int
     """Compilation during kept steps."""
     data_wait: int
@@ -87,11 +87,11 @@ class Training:
     last_step: int = 0
     """The last recorded step."""
     compiled: int = 0
-    """Compilation during all steps, kept or lost: what the pace of the attempt is without."""
+    """Compilation during all steps, kept or lost; the attempt's pace excludes it."""
 
     @property
     def measured(self) -> tuple[tuple[TimeCategory, int], ...]:
-        """The measured times, in the order in which they are taken from the interval."""
+        """The measured times, in the order of subtraction from the interval."""
         return (
             (TimeCategory.PRODUCTIVE, self.productive),
             (TimeCategory.LOST, self.lost),
@@ -103,9 +103,9 @@ class Training:
 
     @property
     def length(self) -> int:
-        """Time from `began` to `recorded`, at least what was measured.
+        """Time from `began` to `recorded`, at least the sum of the measured times.
 
-        A clock that was set back shortens their difference, also below 0.
+        A clock that was set back shortens the difference, even below 0.
         """
         return max(self.recorded - self.began, sum(time for _, time in self.measured))
 
@@ -115,7 +115,7 @@ class Ledger:
     """The time of a job."""
 
     intervals: tuple[Interval, ...]
-    """The time in its order, without a gap or an overlap."""
+    """Intervals in order of time, without gaps or overlaps."""
     spent: Spent
     scheduled: int
     """Milliseconds of all attempts, from placement to end."""
@@ -125,7 +125,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class _OpenAttempt:
-    """The attempt in which the walk is."""
+    """The attempt at the walk's position."""
 
     number: int | None
     placed: int
@@ -145,13 +145,13 @@ class _OpenAttempt:
                 self.silences.append((self.silent_since, at))
 
     def misses(self, node: str | None, at: int) -> None:
-        """Begin the silence of a node."""
+        """Start the silence of a node."""
         if not self.silent_nodes:
             self.silent_since = at
         self.silent_nodes.add(node)
 
     def silent_within(self, start: int, end: int) -> int:
-        """Return the milliseconds of `start..end` in which a node was silent."""
+        """Return the milliseconds of `start..end` with a silent node."""
         spans = list(self.silences)
         if self.silent_nodes:
             spans.append((self.silent_since, end))
@@ -169,13 +169,13 @@ def ledger_of(
     """Return the ledger of the time from `start` to `end`, Unix times in milliseconds.
 
     Args:
-        marks: the events of a job in the order in which they were stored. A time before that of the
-            event before it (a clock was set back) counts as that time.
-        trainings: the recorded steps by the number of their attempt.
+        marks: the events of a job in storage order. An event with a time before its predecessor's
+            (a clock was set back) counts as simultaneous with it.
+        trainings: recorded steps by number of the attempt.
         start: the submission of the job.
         end: its end, or now; a time before `start` counts as `start`.
-        untimed: numbers of the attempts that reported steps without the time of any: where their
-            start-up ended has no source.
+        untimed: numbers of the attempts that reported steps without any times: the end of their
+            start-up is unknown.
     """
     walk = _Walk(start, max(start, end), trainings=trainings, untimed=untimed)
     for mark in marks:
@@ -197,7 +197,7 @@ class _Walk:
         self._placed_once = False
 
     def take(self, mark: Mark) -> None:
-        """Spend the time up to an event, and note what it changes."""
+        """Assign the time up to an event, and apply the event."""
         at = min(max(mark.at, self._now), self._end)
         if self._open is None:
             self._wait_until(at)
@@ -213,12 +213,12 @@ class _Walk:
                 if self._open is None:
                     self._waits(mark)
             case _:
-                # A lost share of an attempt that has ended may report during the next one.
+                # A lost share of an ended attempt may report during the next attempt.
                 if self._open is not None and self._open.number == mark.attempt:
                     _note(self._open, mark.kind, node=mark.node, at=at)
 
     def finish(self) -> Ledger:
-        """Spend the rest of the time and return the ledger."""
+        """Assign the rest of the time and return the ledger."""
         if self._open is None:
             self._wait_until(self._end)
         self._now = self._end
@@ -237,7 +237,7 @@ class _Walk:
 
     def _waits(self, mark: Mark) -> None:
         if mark.kind == EventKind.JOB_ENDED:
-            # After the end of an attempt its outcome has decided; a job that ends in the queue
+            # After an attempt, its outcome has set the category; a job that ends in the queue
             # waits for a person from then on.
             if self._between in (TimeCategory.QUEUED, TimeCategory.REQUEUED):
                 self._between = TimeCategory.PAUSED
@@ -257,7 +257,7 @@ class _Walk:
             self._intervals.append(Interval(start, end, ((category, end - start),)))
 
     def _close(self, *, outcome: AttemptOutcome | None) -> None:
-        """Spend the time of the open attempt, which ends now."""
+        """Assign the time of the open attempt, which ends now."""
         attempt, self._open = self._open, None
         if attempt is None:
             return
@@ -299,16 +299,16 @@ def _split(
     end: int,
     before: TimeCategory,
 ) -> Iterator[_Stretch]:
-    """Yield the time of an attempt from its placement to `end`, in its order.
+    """Yield the time of an attempt from its placement to `end`, in order.
 
-    Without a recorded step the time until the order to end is `before`.
+    Without a recorded step, the time before the order to end has the category `before`.
     """
     if training is None:
         leaves_at = end if attempt.leaves_at is None else attempt.leaves_at
         yield from _unrecorded(attempt, attempt.placed, end, leaves_at=leaves_at, before=before)
         return
-    # The trainer's clock may differ from the server's: the interval is moved by the least that puts
-    # it into the attempt.
+    # The trainer's clock may differ from the server's: shift the interval just far enough to lie
+    # within the attempt.
     length = min(training.length, end - attempt.placed)
     first = min(max(training.began, attempt.placed), end - length)
     yield attempt.placed, first, ((TimeCategory.STARTUP, first - attempt.placed),)
@@ -330,7 +330,7 @@ def _split(
 def _unrecorded(
     attempt: _OpenAttempt, start: int, end: int, *, leaves_at: int, before: TimeCategory
 ) -> Iterator[_Stretch]:
-    """Yield the time of which no step is recorded: silences, then until and after the order."""
+    """Yield time without recorded steps, before and after the order to end, each with silences."""
     for first, last, category in (
         (start, leaves_at, before),
         (leaves_at, end, TimeCategory.ENDING),

@@ -44,7 +44,7 @@ KINDS = (
     EventKind.ATTEMPT_ENDED,
     EventKind.JOB_ENDED,
 )
-"""Events that may begin or end a category."""
+"""Events that may start or end a category."""
 
 EFFECTIVE = (
     TimeCategory.PRODUCTIVE,
@@ -59,7 +59,7 @@ UNAVAILABLE = (TimeCategory.PAUSED, TimeCategory.IDLE_AFTER_FAILURE)
 
 @dataclass(frozen=True, slots=True)
 class _JobTimes(TypedRow):
-    """A job's first and last moment."""
+    """Submission and end of a job."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -81,7 +81,7 @@ def goodput_view(context: Context, job_id: str) -> GoodputView:
 
 @dataclass(frozen=True, slots=True)
 class JobRecords:
-    """The ledger of a job, and what it was made of."""
+    """The ledger of a job, and its sources."""
 
     job_id: str
     since: datetime
@@ -89,11 +89,11 @@ class JobRecords:
     until: datetime
     """End, or now."""
     recorded: Sequence[RecordedSteps]
-    """Its attempts, each with the last step that the job kept of it."""
+    """Its attempts, each with its last kept step."""
     trainings: Mapping[int, Training]
-    """The recorded steps by the number of their attempt."""
+    """Recorded steps by number of the attempt."""
     untimed: frozenset[int]
-    """Attempts that reported steps without the time of any, as programs may."""
+    """Numbers of the attempts that reported steps without any times, as programs may."""
     ledger: Ledger
 
 
@@ -112,9 +112,9 @@ def records_of(context: Context, connection: Connection, job_id: str) -> JobReco
 def read_records(
     context: Context, connection: Connection, job_ids: Collection[str]
 ) -> dict[str, JobRecords]:
-    """Return the ledgers of several jobs with a fixed number of queries, by the ids that exist.
+    """Return ledgers by job id with a fixed number of queries; unknown jobs are omitted.
 
-    Each covers the time from its submission to its end, or to now.
+    Each covers the time from submission to end, or to now.
     """
     rows = _JobTimes.all(connection, _JobTimes.select().where(jobs.c.id.in_(job_ids)))
     now = context.now()
@@ -190,7 +190,7 @@ def _marks(connection: Connection, job_ids: Collection[str]) -> dict[str, list[M
 def _mark(
     at: int, kind: EventKind, *, attempt: int | None, node: str | None, data: dict[str, Any]
 ) -> Mark:
-    # Not by the models of the data: an event of another version may have further fields.
+    # The models of the data are not used: an event of another version may have other fields.
     not_before, outcome = data.get("not_before"), data.get("outcome")
     failure = data.get("failure") or {}
     return Mark(
@@ -207,10 +207,10 @@ def _mark(
 def _recorded_steps(
     connection: Connection, job_ids: Collection[str]
 ) -> dict[str, list[RecordedSteps]]:
-    """Return the attempts of each job with the last step that the job kept of it.
+    """Return the attempts by job id, each with its last kept step.
 
-    These are the steps along the lineage. Of an attempt that ended early, and that no later one has
-    continued yet, they are those up to its newest checkpoint: no attempt can begin after it.
+    Steps along the lineage are kept. If the newest attempt ended early, its steps up to its newest
+    checkpoint are kept: no later attempt can start after it.
     """
     by_job = attempts_of_jobs(connection, job_ids)
     newest = {job_id: max(keys) for job_id, keys in by_job.items() if keys}
@@ -230,7 +230,7 @@ def _recorded_steps(
 
 
 def _reached(connection: Connection, job_ids: Collection[str]) -> dict[str, frozenset[int]]:
-    """Return the numbers of the attempts of programs that reported a step, by the job.
+    """Return the numbers of the attempts with a reported step by job id; only for programs.
 
     The built-in trainer records the time of each step, at the latest with the next logged one.
     """
@@ -251,7 +251,7 @@ def _reached(connection: Connection, job_ids: Collection[str]) -> dict[str, froz
 
 
 def _ended_early(connection: Connection, attempt_ids: Collection[str]) -> dict[str, int | None]:
-    """Return the newest saved step of those attempts that ended without success."""
+    """Return the newest saved step, if any, by attempt id; only attempts that ended early."""
     attempt = attempts.c
     saved = (
         select(func.max(checkpoints.c.step))

@@ -1,6 +1,6 @@
 """Published estimates of reliability, as pure functions. All times of a call have one unit.
 
-The mean time to failure (MTTF) is that of a whole job: the time of its attempts by their failures.
+The mean time to failure (MTTF) is that of a whole job: time of its attempts divided by failures.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 from trainyard.protocol.goodput import MeanTimeToFailure
 
 CONFIDENCE = 0.95
-"""Of each bound of a mean time to failure; between the two lies 90 %."""
+"""Confidence of each bound of a mean time to failure; the two enclose 90 %."""
 HALVINGS = 60
-"""Of the interval in which a quantile is searched: it has more digits than a float."""
+"""Bisections in the search for a quantile: more digits than a float has."""
 
 
 def mean_time_to_failure(seconds: float, failures: int) -> MeanTimeToFailure:
-    """Return the mean time to failure of attempts that took so many seconds, with its bounds."""
+    """Return the mean time to failure of attempts with this total time, with its bounds."""
     return MeanTimeToFailure(
         failures=failures,
         mttf_seconds=seconds / failures if failures else None,
@@ -28,37 +28,37 @@ def mean_time_to_failure(seconds: float, failures: int) -> MeanTimeToFailure:
 
 
 def mttf_lower(time: float, failures: int) -> float:
-    """Return the time below which the MTTF does not lie, with `CONFIDENCE`.
+    """Return the lower bound of the MTTF, with `CONFIDENCE`.
 
-    Failures at a constant rate within a given time follow Poisson's distribution; the exact bounds
-    of its rate are quantiles of the Gamma distribution (Garwood 1936, "Fiducial limits for the
-    Poisson distribution"). Without a failure the bound is about a third of the time.
+    Failures at a constant rate within a given time follow the Poisson distribution; the exact
+    bounds of its rate are quantiles of the Gamma distribution (Garwood 1936, "Fiducial limits for
+    the Poisson distribution"). Without a failure the bound is about a third of the time.
 
     Args:
-        time: time in which the failures happened.
-        failures: how many, 0 or more.
+        time: time during which the failures happened.
+        failures: number of failures, 0 or more.
     """
     return time / _gamma_quantile(CONFIDENCE, failures + 1)
 
 
 def mttf_upper(time: float, failures: int) -> float | None:
-    """Return the time above which the MTTF does not lie; None without a failure."""
+    """Return the upper bound of the MTTF, with `CONFIDENCE`; None without a failure."""
     return time / _gamma_quantile(1 - CONFIDENCE, failures) if failures else None
 
 
 def expected_ettr(
     *, mttf: float, interval: float, stall: float, startup: float, queue: float
 ) -> float:
-    """Return the effective training time ratio that a long run is expected to have, 0 to 1.
+    """Return the expected effective training time ratio (ETTR) of a long run, 0 to 1.
 
     Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters"
     (2024, arXiv 2410.21680): each failure costs a start-up u0 and half an interval dt between two
-    saves, each save a stall w, so that of the time in which the job is scheduled
+    saves, and each save a stall w. Of the time in which the job is scheduled, the share
 
         (1 - r (u0 + dt / 2)) / (1 + w / dt)
 
-    is productive, where r = 1 / MTTF is the rate of failures of all its nodes. Each failure also
-    costs a wait for slots q, which counts as time in which it could have run: 1 / (1 + r q).
+    is productive, where r = 1 / MTTF is the failure rate of all its nodes. Each failure also costs
+    a wait q for slots, in which the job could have run: a factor 1 / (1 + r q).
 
     Args:
         mttf: mean time to failure of the job, more than 0.
@@ -89,12 +89,12 @@ def daly_interval(stall: float, mttf: float) -> float:
 
 
 def _gamma_quantile(probability: float, shape: int) -> float:
-    """Return the quantile of the Gamma distribution of a whole shape and the scale 1."""
+    """Return a quantile of the Gamma distribution with an integer shape and scale 1."""
     terms = np.arange(shape)
     factorials = np.concatenate(([0.0], np.cumsum(np.log(terms[1:]))))
 
     def is_below(x: float) -> bool:
-        # A value up to x is as probable as `shape` or more events of a Poisson variable of mean x.
+        # P(value <= x) is the probability of `shape` or more events, Poisson with mean x.
         fewer = np.exp(terms * math.log(x) - x - factorials).sum()
         return bool(1 - fewer < probability)
 

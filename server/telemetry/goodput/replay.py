@@ -1,7 +1,7 @@
-"""The replay of a job's records with another save interval, as a pure function.
+"""Replays a job's records with another save interval, as a pure function.
 
-Each attempt trains for as long as it did, at its own pace, and fails at the same moment. What
-changes is where it begins, how often a save holds it up, and how many of its steps are lost.
+Each attempt trains for as long as it did, at its own pace, and fails at the same moment. Only its
+start step, the number of its saves and the number of its lost steps change.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LEAST_SHARE = 0.25
-"""Share of an attempt's training that its steps take without compilation and stalls, so that they
-have a pace of their own. Below it the errors of what is subtracted are as large as the rest."""
+"""Least share of pure steps, without compilation and stalls, in an attempt's training for its own
+pace to count. Below it, the errors of the subtracted times are as large as the rest."""
 CANDIDATES = 64
-"""Intervals among which the best one is searched, evenly on a logarithmic scale."""
+"""Intervals to choose the best one from, evenly spaced on a logarithmic scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedAttempt:
-    """What is recorded of an attempt that has steps. Times are in milliseconds."""
+    """Records of an attempt with steps. Times are in milliseconds."""
 
     began: int
-    """From the submission to the beginning of its first step."""
+    """From the submission to the start of its first step."""
     start_step: int
     last_step: int
     """Last recorded step."""
     training: int
-    """From the beginning of its first step to the end of its last recorded one, at least 0."""
+    """From the start of its first step to the end of its last recorded one, at least 0."""
     lived: int
-    """From the beginning of its first step to the last sign that its ranks trained."""
+    """From the start of its first step to the last sign of training."""
     compilation: int
-    """Part of `training` that passes once."""
+    """Compilation within `training`, which happens once."""
     stalls: int
-    """Part of `training` for which saves held it up."""
+    """Stalls by saves within `training`."""
     loses_tail: bool = False
     """Whether it ended without saving its last step: the steps after its newest save are lost."""
     chosen_start: bool = False
@@ -40,7 +40,7 @@ class TrainedAttempt:
 
     @property
     def steps(self) -> int:
-        """Steps that it took, at least 1."""
+        """Number of its steps, at least 1."""
         return max(self.last_step - self.start_step, 1)
 
     @property
@@ -60,23 +60,22 @@ class RecordedRun:
     wall: int
     """Milliseconds from the submission to the end, or to now."""
     succeeded: bool
-    """Whether it reached its last step: with other saves it takes as long as it needs."""
+    """Whether it reached its last step; then the replay takes as long as it needs."""
     stall: float
     """Milliseconds for which one save holds up training."""
     save: float
-    """Milliseconds from the beginning of a save to its commit."""
+    """Milliseconds from the start of a save to its commit."""
 
     def step_milliseconds(self, attempt: TrainedAttempt) -> float:
-        """Return the mean time of a step of an attempt, more than 0.
+        """Return an attempt's mean step time without compilation and saves, more than 0.
 
-        It is without compilation and saves; of an attempt that did little else it is the mean of
-        all attempts.
+        An attempt that did little else gets the mean of all attempts.
         """
         if attempt.stepping > LEAST_SHARE * attempt.training:
             return attempt.stepping / attempt.steps
         steps = sum(each.steps for each in self.attempts)
         stepping = sum(each.stepping for each in self.attempts)
-        # Where no attempt has a pace, compilation and stalls count as steps: none is free.
+        # If no attempt has a pace, compilation and stalls count as steps: a step is never free.
         whole = stepping or sum(each.training for each in self.attempts)
         return max(whole, 1) / steps
 
@@ -99,7 +98,7 @@ class Replayed:
 
 
 def replay(run: RecordedRun, interval: int) -> Replayed:
-    """Return what becomes of a run that saves after each `interval` steps; never when 0."""
+    """Replay a run with a save every `interval` steps; 0 means without saves."""
     position = run.attempts[0].start_step
     first, lost_steps, saves, lost, wall = position, 0, 0, 0.0, run.wall
     kept: list[_Kept] = []
@@ -145,11 +144,11 @@ def best_interval(run: RecordedRun, *, productive: float) -> int:
 
     Args:
         run: the records.
-        productive: share of the time of kept steps that is productive, at most 1.
+        productive: productive share of the time of kept steps, at most 1.
     """
     longest = max(run.steps - run.attempts[0].start_step, 1)
     steps: set[int] = {round(longest ** (n / (CANDIDATES - 1))) for n in range(CANDIDATES)}
-    # Of equal ones the longest: it writes least.
+    # Among equal ones the longest: it writes least.
     return max(sorted(steps, reverse=True), key=lambda each: goodput(run, each, productive))
 
 
@@ -159,15 +158,15 @@ def goodput(run: RecordedRun, interval: int, productive: float) -> float:
 
 
 def goodput_of(replayed: Replayed, productive: float) -> float | None:
-    """Return the productive share of the wall time, from 0 to 1; None of no time.
+    """Return the productive share of the wall time, from 0 to 1; None if that is zero.
 
     Args:
         replayed: the outcome.
-        productive: share of the time of kept steps that is productive, at most 1.
+        productive: productive share of the time of kept steps, at most 1.
     """
     if replayed.wall <= 0:
         return None
-    # Records of nodes whose clocks differ may overlap.
+    # Records of nodes with different clocks may overlap.
     return min(replayed.kept * productive / replayed.wall, 1.0)
 
 
@@ -178,14 +177,14 @@ class _Kept:
     start: int
     end: int
     step: float
-    """Milliseconds of each."""
+    """Milliseconds of one step."""
 
     @property
     def milliseconds(self) -> float:
         return (self.end - self.start) * self.step
 
     def until(self, step: int) -> _Kept:
-        """Return those of them up to a step."""
+        """Return the kept steps up to a step."""
         return replace(self, end=max(min(self.end, step), self.start))
 
 
@@ -201,14 +200,14 @@ class _Pace:
     """Milliseconds of a step, more than 0."""
 
     def saves(self, steps: int) -> int:
-        """Return how many saves begin up to the end of so many steps."""
+        """Return the number of saves that start up to the end of so many steps."""
         if self.interval == 0:
             return 0
         end = min(self.start + steps, self.run.steps - 1)  # the last step has a save of its own
         return max(end // self.interval - self.start // self.interval, 0)
 
     def end_of(self, steps: int) -> float:
-        """Return when so many steps have ended, with the saves before the last of them."""
+        """Return the end of so many steps in milliseconds, with the saves before the last one."""
         attempt, run, before = self.attempt, self.run, self.saves(max(steps - 1, 0))
         # A save waits for the one before it.
         period = self.interval * self.step + run.stall
@@ -217,7 +216,7 @@ class _Pace:
         return attempt.compilation + spent if steps else 0.0
 
     def steps_within(self, time: float) -> int:
-        """Return how many steps end within so many milliseconds."""
+        """Return the number of steps that end within so many milliseconds."""
         low, high = 0, self.run.steps
         while low < high:
             middle = (low + high + 1) // 2
@@ -229,7 +228,7 @@ class _Pace:
         return low
 
     def saved(self, steps: int, time: float) -> int:
-        """Return the step of the newest save that is committed within so many milliseconds."""
+        """Return the step of the newest save committed within so many milliseconds."""
         newest = _newest(self.start + steps, self.interval)
         while newest > self.start:
             if self.end_of(newest - self.start) + self.run.save <= time + 0.5:

@@ -1,6 +1,6 @@
-"""Slot-time by category and day, as pure functions: held slots, and those that no share held.
+"""Slot-time of held and of free slots by category and day, as pure functions.
 
-Times are Unix times in milliseconds, days the numbers of UTC days since 1970, and slot-time is
+Times are Unix times in milliseconds, days are numbers of UTC days since 1970, and slot-time is
 slots times milliseconds. All sums are exact integers.
 """
 
@@ -17,9 +17,9 @@ DAY = 86_400_000
 """Milliseconds of a day."""
 
 Spent = Counter[str]
-"""Slot-time by category, a `TimeCategory` or the same name as it is stored."""
+"""Slot-time by category: a `TimeCategory` or its stored name."""
 ByDay = dict[int, Spent]
-"""Slot-time by category, of each day."""
+"""Slot-time by day and category."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class CapacityChange:
-    """What a node offers from a moment on."""
+    """The capacity of a node from a moment on."""
 
     node: str
     since: int
     slots: int
     use: TimeCategory
-    """Category of those of its slots that no share holds."""
+    """Category of its free slots."""
     withheld: int = 0
-    """How many of them are withheld while it takes jobs."""
+    """Number of withheld slots among them, if the node takes jobs."""
 
     def unheld(self, held: int) -> Iterator[tuple[TimeCategory, int]]:
-        """Yield the slots of each category, of a node on which shares hold some."""
+        """Yield the free slots by category, when shares hold `held` slots of the node."""
         free = max(self.slots - held, 0)
         withheld = min(self.withheld, free) if self.use == TimeCategory.IDLE else 0
         if withheld:
@@ -55,7 +55,7 @@ class CapacityChange:
 
 
 def days(start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each day between two times, with the beginning and the end of its part."""
+    """Yield each day between two times, with start and end of its part."""
     at = start
     while at < end:
         day = at // DAY
@@ -75,11 +75,11 @@ def spread(
     """Return the slot-time that a share held between two times, by day.
 
     Args:
-        intervals: those of its attempt, in their order.
+        intervals: the intervals of its attempt, in order.
         held: the share.
-        start: the first moment that counts.
-        end: the end of what counts.
-        rest: category of what no interval covers.
+        start: start of the period.
+        end: end of the period.
+        rest: category of the time outside all intervals.
     """
     found: ByDay = {}
     for day, first, last in days(max(start, held.since), min(end, held.until)):
@@ -98,9 +98,9 @@ def spread(
 def unheld(
     capacity: Iterable[CapacityChange], held: Iterable[Held], *, start: int, end: int
 ) -> ByDay:
-    """Return the slot-time of the slots that no share held, by day.
+    """Return the slot-time of free slots by day.
 
-    A node that offers fewer slots than are held on it has none that is not held.
+    A node that offers fewer slots than shares hold on it has no free slots.
     """
     changes: dict[str, list[CapacityChange]] = defaultdict(list)
     for change in capacity:
@@ -151,6 +151,6 @@ def total(found: Mapping[int, Spent]) -> Spent:
 
 
 def add(found: ByDay, other: Mapping[int, Spent]) -> None:
-    """Add slot-time to that of its days."""
+    """Add the slot-time of `other` to `found`, day by day."""
     for day, spent in other.items():
         found.setdefault(day, Counter()).update(spent)

@@ -1,8 +1,8 @@
-"""Sums of the metrics of attempts for the ledger, by the steps that the job kept and lost.
+"""Sums the metrics of attempts for the ledger, separately over kept and lost steps.
 
-The series with a point at each logged step are summed by the sums of their chunks: four numbers of
-a chunk are read. Only the chunk that the last kept step cuts is decoded, and those without a sum or
-with records of steps before the attempt. An older version wrote chunks without a sum:
+Series with a point at each logged step are summed from the stored sums of their chunks: four
+numbers of a chunk are read. A chunk is decoded only if the last kept step cuts it, if it has no
+sum, or if it contains steps before the attempt. An older version wrote chunks without a sum:
 `store_step_sums` adds it once.
 """
 
@@ -32,19 +32,19 @@ from server.telemetry.metrics.store import read_tails
 from server.telemetry.metrics.time_axis import last_number_of, number_at
 
 STEP, DATA = "perf/step_seconds", "perf/data_seconds"
-"""Means over the steps since the point before; one point at each logged step."""
+"""Means over the steps since the previous point; one point at each logged step."""
 COMPILE, SAVE, VALIDATION = "compile/seconds", "checkpoint/stall_seconds", "validation/seconds"
-"""Durations; a point where something was compiled, saved or validated."""
+"""Durations; a point at each step with a compilation, a save or a validation."""
 DENSE, SPARSE = (STEP, DATA), (COMPILE, SAVE, VALIDATION)
 ATTEMPTS_AT_ONCE = 1_000
-"""Attempts that one query reads, each by up to three series; SQLite takes 32,766 parameters."""
+"""Attempts in one query, each with up to three series; SQLite allows 32,766 parameters."""
 SUMMED_AT_ONCE = 200
-"""Chunks without a sum that are decoded before their sums are stored; up to 24 KB each."""
+"""Chunks without a sum in one batch; up to 24 KB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """The steps of an attempt of which the job kept those up to `until`."""
+    """The steps of an attempt; the job kept those up to `until`."""
 
     attempt_id: str
     number: int
@@ -57,11 +57,11 @@ class StepSum:
     """A series of means summed over steps."""
 
     kept: float = 0.0
-    """Over the steps that the job kept."""
+    """Sum over the kept steps."""
     lost: float = 0.0
-    """Over the others."""
+    """Sum over the lost steps."""
     began: float = 0.0
-    """Unix time, seconds, at which the steps of the first point began."""
+    """Unix time, seconds, of the start of the first point's steps."""
     recorded: float = 0.0
     """Unix time of the last point."""
     last_step: int = 0
@@ -88,10 +88,10 @@ class _Chunk(TypedRow):
 def read_trainings(
     connection: Connection, recorded: Sequence[RecordedSteps]
 ) -> dict[str, Training]:
-    """Return the recorded time of each attempt that has steps, by its id.
+    """Return the recorded time by attempt id; attempts without steps are omitted.
 
-    The number of queries is fixed for `ATTEMPTS_AT_ONCE`; the rows are the chunks of two series of
-    each attempt, and the points that are in no chunk yet.
+    The number of queries is fixed for `ATTEMPTS_AT_ONCE` attempts. They read the chunks of two
+    series of each attempt, and its live points.
     """
     trainings: dict[str, Training] = {}
     for some in batches(recorded, ATTEMPTS_AT_ONCE):
@@ -100,10 +100,10 @@ def read_trainings(
 
 
 def store_step_sums(context: Context, job_id: str) -> None:
-    """Store the sums of the chunks of a job that an older version wrote without one.
+    """Store the sums of a job's chunks that an older version wrote without one.
 
-    Each batch is decoded and stored in transactions of its own, so that memory and the time of a
-    lock are bounded; what a failure leaves out is summed at the next call.
+    Each batch is decoded and stored in its own transactions, which bounds memory and the duration
+    of locks. After a failure, the next call sums the rest.
     """
     chunks = metric_chunks.c
     query = (
@@ -115,7 +115,7 @@ def store_step_sums(context: Context, job_id: str) -> None:
             metric_series.c.name.in_(DENSE),
             chunks.step_sum.is_(None),
         )
-        .order_by(chunks.first_step)  # series of one attempt are cut at the same steps
+        .order_by(chunks.first_step)  # all series of an attempt are cut at the same steps
     )
     with context.database.read() as connection:
         lacking = [(row.series_id, row.first_step) for row in connection.execute(query)]
@@ -135,7 +135,7 @@ def store_step_sums(context: Context, job_id: str) -> None:
             {"series": series_id, "first": first, "sum": points.step_sum()}
             for (series_id, first), points in decoded.items()
         ]
-        if sums:  # none where the job was deleted meanwhile
+        if sums:  # empty if the job was deleted meanwhile
             with context.database.write() as connection:
                 connection.execute(statement, sums)
 
@@ -185,7 +185,7 @@ def _training(
     kept = _milliseconds(step.kept)
     data_wait = min(_milliseconds(data.kept), kept)
     compilation = min(_milliseconds(compiled), kept - data_wait)
-    # The record of the first step has the stall of the save before it, which is part of start-up.
+    # The first step's record has the stall of the save before it, which belongs to start-up.
     stall = _total(sparse.get(SAVE), first=one.start_step + 2, last=NEVER)
     return Training(
         began=_milliseconds(step.began),
@@ -237,7 +237,7 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
         for row in rows.get(key, ()):
             if (key, row.first_step) in opened:
                 added.points(opened[key, row.first_step])
-            elif row.step_sum is not None:  # all others are opened
+            elif row.step_sum is not None:  # a chunk without a sum is decoded, if it still exists
                 added.chunk(row, row.step_sum)
         added.points(tails.get(key, Points.joined([])))
         total = added.total()
@@ -257,7 +257,7 @@ def _chunks(connection: Connection, series_ids: Sequence[int]) -> dict[int, list
 
 
 class _Adding:
-    """The sum of one series, part by part in rising order of the steps."""
+    """Adds up one series, part by part in rising order of the steps."""
 
     def __init__(self, recorded: RecordedSteps) -> None:
         self.previous = recorded.start_step
@@ -267,7 +267,7 @@ class _Adding:
         self._recorded = 0.0
 
     def chunk(self, row: _Chunk, step_sum: float) -> None:
-        """Add a chunk that lies on one side of the last kept step, by its sum."""
+        """Add the stored sum of a chunk, which lies on one side of the last kept step."""
         first, began, recorded = struct.unpack(
             "<3d", row.first_number + row.first_time + row.last_time
         )
@@ -284,9 +284,9 @@ class _Adding:
         self.previous, self._recorded = row.last_step, recorded
 
     def points(self, points: Points) -> None:
-        """Add points, each for the steps since the one before it.
+        """Add points, each for the steps since the previous one.
 
-        Those of steps before the attempt are left out, and live ones that a chunk has by now.
+        Points before the attempt are left out, and live points that a chunk contains by now.
         """
         points = points[points.steps > self.previous]
         if not len(points):
@@ -305,7 +305,7 @@ class _Adding:
             self._began = time - (seconds * covered if 0 <= seconds < MAX_SUMMED else 0.0)
 
     def total(self) -> StepSum | None:
-        """Return the sum; None without a point after the step at which the attempt started."""
+        """Return the sum; None without a point after the attempt's start step."""
         if self._began is None:
             return None
         return StepSum(self._kept, self._lost, self._began, self._recorded, self.previous)

@@ -1,4 +1,4 @@
-"""What another save interval makes of a job, by a replay of its records."""
+"""Predicts the effect of another save interval on a job, by a replay of its records."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
 
 SAVE_TIME = "checkpoint/save_seconds"
-"""From the beginning of a save to its commit; one point for each save, as of `SAVE`."""
+"""From the start of a save to its commit; one point for each save, as in `SAVE`."""
 
 
 WAITS = (TimeCategory.QUEUED, TimeCategory.REQUEUED, TimeCategory.BACKOFF)
-"""Time between the moment from which an attempt could run and its placement."""
+"""Time that an attempt waits for its placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt(TypedRow):
-    """An attempt as far as a replay reads it."""
+    """The fields of an attempt that a replay reads."""
 
     table: ClassVar[Table] = attempts
     number: int
@@ -63,7 +63,7 @@ class _Attempt(TypedRow):
 
 
 def save_interval_what_if(context: Context, job_id: str, interval_steps: int) -> SaveIntervalWhatIf:
-    """Return what becomes of a job with another number of steps between two saves.
+    """Replay a job with another number of steps between two saves.
 
     Raises:
         NotFoundError: no job has this id.
@@ -146,7 +146,7 @@ def _productive_share(
     trained: Sequence[tuple[RecordedSteps, Training, _Attempt]],
     productive: int,
 ) -> float:
-    """Return the share of the time of kept steps that is productive: the rest waits for data."""
+    """Return the productive share of the time of kept steps; the rest is waiting for data."""
     kept = sum(
         _kept_steps(one, training) * run.step_milliseconds(attempt)
         for (one, training, _), attempt in zip(trained, run.attempts, strict=True)
@@ -192,7 +192,7 @@ def _outcome(replayed: Replayed, productive: float, expected: float | None) -> I
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """What failures and saves cost a job, as the published estimates take it; milliseconds."""
+    """Costs of failures and saves, as the published estimates define them; milliseconds."""
 
     mttf: float
     startup: float
@@ -204,7 +204,7 @@ class _Losses:
 
     @classmethod
     def of(cls, run: RecordedRun, records: JobRecords) -> _Losses | None:
-        """Return those of a job; None without a failure."""
+        """Return the costs of a job; None without a failure."""
         ledger = records.ledger
         if not ledger.failures:
             return None
@@ -232,7 +232,7 @@ class _Losses:
 
     @property
     def daly_steps(self) -> int | None:
-        """Daly's estimate of the best interval; None where saves hold nothing up."""
+        """Daly's estimate of the best interval in steps; None if saves do not stall training."""
         if not self.stall:
             return None
         return max(round(daly_interval(self.stall, self.mttf) / self.step), 1)
@@ -241,8 +241,8 @@ class _Losses:
 def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tuple[float, float]:
     """Return the mean stall of a save and its mean time to the commit, in milliseconds.
 
-    The save before the first step of each attempt, whose stall is in the record of that step, is
-    part of the start-up; 0 where no other save is recorded.
+    The save before an attempt's first step is part of the start-up (the record of that step has its
+    stall). Both are 0 if no other save is recorded.
     """
     series = metric_series.c
     starts = {one.attempt_id: one.start_step for one in recorded}

@@ -1,1 +1,1 @@
-"""Runs that other tools recorded, as jobs that have ended."""
+"""Imports runs of other tools as ended jobs."""

@@ -1,4 +1,4 @@
-"""`/imports`: runs that other tools recorded."""
+"""`/imports`: runs of other tools."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ PointsBody = Annotated[ImportedPoints, Depends(JsonBody(ImportedPoints))]
 
 @router.post("", status_code=201, response_model=ImportView, summary="Import a run")
 def start(context: ServerContext, principal: Person, body: Body) -> Response:
-    """Store a run that another tool recorded, as a job that has ended; its points follow.
+    """Store a run of another tool as an ended job; its points follow in other requests.
 
-    The same content, by its digest, is the same job: the reply has the number of stored points.
+    A repeat with the same content, by its digest, returns the same job. The reply has the number of
+    stored points.
     """
     view = store.start_import(context, body, actor=principal.actor)
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{view.job_id}"})
@@ -32,5 +33,5 @@ def start(context: ServerContext, principal: Person, body: Body) -> Response:
 
 @router.post("/{job_id}/points", response_model=ImportView, summary="Add points to an import")
 def add(context: ServerContext, job_id: JobId, body: PointsBody) -> Response:
-    """Store the next points; points that are stored already change nothing, a gap is refused."""
+    """Store the next points; stored points are ignored, and a gap is refused."""
     return reply(store.add_points(context, job_id, body))

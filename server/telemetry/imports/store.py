@@ -1,4 +1,4 @@
-"""Imported runs: a job in a final state with one attempt, whose points arrive in batches."""
+"""Imported runs: jobs in a final state with one attempt; their points arrive in batches."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.sections.program import ProgramSection
 
 LAYOUT = "imported"
-"""What lists show in place of a layout."""
+"""Layout of an imported job in lists."""
 UNKNOWN_COMMAND = "unknown"
-"""First word of the command where the tool recorded none."""
+"""First word of a command that the tool did not record."""
 DESIRED = {JobState.STOPPED: DesiredState.STOP, JobState.CANCELLED: DesiredState.CANCEL}
 
 
 def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> ImportView:
-    """Store a run without its points, or return the one of the same content.
+    """Store a run without its points, or return the import with the same content.
 
     Args:
         context: the server's surroundings.
@@ -92,11 +92,11 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
 
 
 def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportView:
-    """Store the next points of an import; points that are stored already are left out whole.
+    """Store the next points of an import; a batch that is stored already changes nothing.
 
     Raises:
-        NotFoundError: no import has made this job.
-        ConflictError: points before these are missing.
+        NotFoundError: the job does not exist or is not an import.
+        ConflictError: earlier points are missing.
         InvalidRequestError: more points than a request, or the run, may have.
     """
     given = sum(len(series.points) for series in batch.series)
@@ -118,7 +118,7 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
         if received > view.run.points:
             raise InvalidRequestError.at(
                 "/series",
-                f"{received:,} points with those before; the run has {view.run.points:,}",
+                f"{received:,} points with the earlier ones; the run has {view.run.points:,}",
             )
         attempt_id = _attempt_of(connection, job_id)
         left_out = store_points(connection, attempt_id, _points(batch))
@@ -135,7 +135,7 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
 
 
 def _spec(request: ImportRequest) -> JobSpec:
-    # A program is what is known of it: a command and arguments, which comparisons read.
+    # As a program, because only command and arguments are known; comparisons read them.
     program = ProgramSection(
         command=request.command or (UNKNOWN_COMMAND,), arguments=request.arguments
     )
@@ -152,7 +152,7 @@ def _job(
 ) -> dict[str, object]:
     now, run = context.now(), request.run
     began, ended = _times(request)
-    # Without all of its points it is not what the run was: the last ones give it that state.
+    # The job gets the run's state only with the last points: before, it is incomplete.
     state = JobState.STOPPED if run.points else JobState(request.state)
     loss = None if request.loss is None else float(request.loss)
     return {
@@ -223,9 +223,9 @@ def _incomplete(run: ImportedRun, received: int) -> str:
 
 
 def _complete(connection: Connection, job_id: str) -> dict[str, object]:
-    """Return what a job becomes with its last points: what its attempt has recorded from the first.
+    """Return a job's fields for its last points: state, end and reason of its attempt.
 
-    The attempt has the run's own end throughout.
+    The attempt has the run's end from its creation.
     """
     query = select(imports.c.reason, attempts.c.outcome).join(
         attempts, attempts.c.job_id == imports.c.job_id

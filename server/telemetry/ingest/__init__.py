@@ -1,1 +1,1 @@
-"""Reports in: parsed, stored once, and passed to what follows from them."""
+"""Ingestion of reports: each is parsed, stored once and passed to its subscribers."""

@@ -1,8 +1,8 @@
-"""Holds a program's commit back until the server has what all of its ranks logged before it.
+"""Holds a program's commit back until the server has the earlier metrics of all of its ranks.
 
-Each node reports its own ranks. A commit comes by the node of global rank 0, which sends the
-metrics of its ranks first; those of other nodes may come later. At the end of the block of a
-checkpoint each rank adds a record of the step, so that its progress shows what has come.
+Each node reports its own ranks. The node of global rank 0 reports the commit, after the metrics of
+its ranks; metrics of other nodes may arrive later. At the end of a checkpoint block each rank adds
+a record of the step, so that its progress shows whether its metrics have arrived.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from trainyard.protocol.states import AttemptNodeState
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
 LONGEST_HOLD = timedelta(seconds=30)
-"""Age of a commit from which it is taken anyway: a node may be silent, or a library older."""
+"""Age from which a commit is accepted anyway: a node may be silent, or its library older."""
 
 
 def hold_early_commits(incoming: IncomingReport) -> None:
-    """Leave out a commit that came before metrics of another node, and all events after it."""
+    """Leave out a commit that precedes metrics of another node, and all events after it."""
     commits = [
         (index, event)
         for index, event in enumerate(incoming.content.events)

@@ -1,6 +1,6 @@
-"""Values of the step from which an attempt starts: they belong to the attempt that took it.
+"""Moves values of an attempt's start step to the earlier attempt that took this step.
 
-A trainer that stopped has left out the validation of that step, and its resume makes it up.
+A trainer that stops leaves out the validation of its last step; its resume makes up for it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from trainyard.run.records import MetricRecord
 def move_late_values(
     incoming: IncomingReport, metrics: MutableMapping[str, list[MetricRecord]]
 ) -> None:
-    """Move values of a report to the attempt of the lineage that took their step.
+    """Move values of the start step to the attempt of the lineage that took it.
 
-    A series that has the step already keeps its value: `store_metrics` takes a step once. The
+    A series that has the step already keeps its value: `store_metrics` stores a step once. The
     digest stays with the attempt that recorded it.
 
     Args:
         incoming: a report of an attempt.
-        metrics: what is new of each attempt, in the order of steps.
+        metrics: new records by attempt id, in the order of steps.
     """
     share = incoming.share
     own = metrics[share.attempt_id]

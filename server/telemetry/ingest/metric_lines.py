@@ -1,4 +1,4 @@
-"""Lines of files of metrics as records: those of a step, and of event files those of a restart."""
+"""Parses lines of metrics files: records of a step and, in event files, restarts."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from trainyard.run.metric_names import is_storable
 from trainyard.run.records import MetricRecord, SeriesRestart
 
 NAMES = b'"names":'
-"""Part of every line of a restart."""
+"""Bytes in every line of a restart."""
 
 
 def metric_line(text: bytes) -> MetricRecord:
     """Read a line of `metrics.jsonl`.
 
     Raises:
-        ValueError: it is none, or holds a number or a name that the store cannot keep.
+        ValueError: the line is not a record, or the store cannot keep its number or name.
     """
     metrics = parse_record(MetricRecord, text)
     check_moment(metrics.step, metrics.time)
     for name in metrics.values:
         _check_name(name)
     if metrics.data_digest is not None and not DIGEST.fullmatch(metrics.data_digest):
-        raise ValueError(f"data_digest {metrics.data_digest[:40]!r} is no digest")
+        raise ValueError(f"data_digest {metrics.data_digest[:40]!r} is not a digest")
     return metrics
 
 
 def event_file_line(text: bytes) -> MetricRecord:
-    """Read a line of `event_files.jsonl`, which may be that of a restart.
+    """Read a line of `event_files.jsonl`, which may be a restart.
 
     Raises:
-        ValueError: it is none, or holds a number or a name that the store cannot keep.
+        ValueError: the line is not a record, or the store cannot keep its number or name.
     """
     try:
         restart = parse_record(SeriesRestart, text) if NAMES in text else None
@@ -51,4 +51,4 @@ def event_file_line(text: bytes) -> MetricRecord:
 @lru_cache(maxsize=4096)  # every line of a run holds the same names
 def _check_name(name: str) -> None:
     if not is_storable(name):
-        raise ValueError(f"{name[:120]!r} is no name of a metric")
+        raise ValueError(f"{name[:120]!r} is not the name of a metric")

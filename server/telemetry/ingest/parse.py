@@ -1,12 +1,11 @@
-"""The bytes that a report brings: unpacked, cut at what is stored, parsed into records.
+"""Unpacks the chunks of a report, cuts off stored bytes and parses the rest into records.
 
-What stops a line from being read decides what follows. The sender can mend a chunk that is damaged
-or ends within a line: the report is refused (422). A whole line that is no record never becomes
-one, and must not hold the spool up for ever: alone in its chunk it is skipped, acknowledged and
-recorded by an event. Among others it refuses the report, so that a sender and a server of different
-versions lose single lines instead of thousands; the refusal names the line's first byte. It is
-skipped among others as well in the file of one process of a program (`metrics:<process>`), and in
-that of artifacts.
+The cause of an unreadable line decides the outcome. A chunk that is damaged or ends within a line
+can be sent again: the report is refused (422). A complete but invalid line stays invalid, and must
+not block the spool for ever. Alone in its chunk, it is skipped, acknowledged and recorded by an
+event. In a chunk with other lines, it causes a refusal that names its first byte: a sender and a
+server of different versions then lose single lines, not thousands. In the file of one process of a
+program (`metrics:<process>`) and in that of artifacts, an invalid line is always skipped.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ from trainyard.run.records import (
 Record = TypeVar("Record")
 
 MAX_CONTENT_BYTES = 4 * MAX_CHUNK_BYTES
-"""Most bytes that the chunks of one report may hold together."""
+"""Limit of the total bytes of a report's chunks."""
 MAX_OFFSET = 2**62
 METRICS = frozenset({"metrics", EVENT_FILES})
 """Files of metrics."""
 EVENT_LINES, RESTART_LINES = 500, 5
-"""Lines of `events.jsonl`, and restarts in event files, that one report stores; the sender
-continues after them. A restart reads and writes the tails of up to 500 series."""
+"""Limits of one report: lines of `events.jsonl`, and restarts in event files. The sender continues
+after them. A restart reads and writes the tails of up to 500 series."""
 Comparison = StragglerFound | StragglerGone | RankTimes
-"""What the trainer finds by comparing its ranks."""
+"""Results of the trainer's comparison of its ranks."""
 TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed | Comparison
 TRAINER_EVENTS: Mapping[RunEventKind, type[TrainerEvent]] = {
     "phase": PhaseEntered,
@@ -84,7 +83,7 @@ class AnsweredRequest:
 
 
 RunEvent = Manifest | ProgramManifest | SaveSettled | SaveFailed | AnsweredRequest | TrainerEvent
-"""What a line of `events.jsonl` records; a manifest is that of a commit."""
+"""Content of a line of `events.jsonl`; a manifest stands for a commit."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class UnpackedChunk:
 
 @dataclass(frozen=True)
 class SkippedLine:
-    """A line that is left out."""
+    """An unreadable line."""
 
     file: str
     offset: int
@@ -118,10 +117,10 @@ class ReportContent:
     """New content of one report, by kind."""
 
     chunks: list[UnpackedChunk]
-    """What the server acknowledges."""
+    """The acknowledged bytes."""
     metrics: list[MetricRecord] = field(default_factory=list)
     of_ranks: list[tuple[int, MetricRecord]] = field(default_factory=list)
-    """The records of a program with several processes, with their rank."""
+    """Rank and record, of a program with several processes."""
     events: list[RunEvent] = field(default_factory=list)
     event_offsets: list[int] = field(default_factory=list)
     """First byte of the line of each event."""
@@ -131,7 +130,7 @@ class ReportContent:
     skipped: list[SkippedLine] = field(default_factory=list)
 
     def hold_events(self, first: int) -> None:
-        """Leave out an event and all after it, which are not acknowledged: they come again."""
+        """Leave out an event and all later ones, unacknowledged: the sender repeats them."""
         offset = self.event_offsets[first]
         del self.events[first:], self.event_offsets[first:]
         self.chunks = [
@@ -147,10 +146,10 @@ def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
     """Return the bytes of a report's chunks.
 
     Raises:
-        InvalidRequestError: one is no base64 or zlib, holds other than `end - start` bytes, or the
-            report holds more bytes than it may.
+        InvalidRequestError: a chunk is not zlib in base64, its size is not `end - start` bytes, or
+            the report exceeds `MAX_CONTENT_BYTES`.
     """
-    # All of them before the first is inflated: a chunk of less than nothing would hide others.
+    # Check all sizes before inflating any: a chunk of negative size would hide others.
     total = sum(_size(f"/chunks/{index}", chunk) for index, chunk in enumerate(chunks))
     if total > MAX_CONTENT_BYTES:
         raise InvalidRequestError.at(
@@ -160,14 +159,14 @@ def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
 
 
 def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> ReportContent:
-    """Parse what is not stored yet.
+    """Parse the bytes that are not stored yet.
 
     Args:
         chunks: the report's chunks.
-        share: the share that the report is on, with what is stored of each file.
+        share: the reporting share, with the acknowledged offset of each file.
 
     Raises:
-        InvalidRequestError: a file is not this node's to report, or a line cannot be read.
+        InvalidRequestError: another node reports one of the files, or a line cannot be read.
     """
     for chunk in chunks:
         _check_file(chunk, share)
@@ -199,7 +198,7 @@ def artifact_line(text: bytes) -> ArtifactLine:
     """Read a line of `artifacts.jsonl`.
 
     Raises:
-        ValueError: it is none, or holds a number or a name that the store cannot keep.
+        ValueError: the line is not an artifact, or the store cannot keep its number or name.
     """
     line = parse_record(ArtifactLine, text)
     if line.record is not None:
@@ -212,7 +211,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     """Read a line of `events.jsonl` of this attempt.
 
     Raises:
-        ValueError: it is none, or announces a commit of another attempt.
+        ValueError: the line is not an event, or announces a commit of another attempt.
     """
     line = parse_record(EventRecord, text)
     check_moment(line.step, line.time)
@@ -228,7 +227,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
         data = dict(line.data)
         request_id = str(data.pop("request_id", ""))
         if not is_id(request_id):
-            raise ValueError(f"request_id {request_id[:40]!r} is no id")
+            raise ValueError(f"request_id {request_id[:40]!r} is not an id")
         return AnsweredRequest(request_id, check_record(RequestAnswer, data))
     data = {**line.data, "step": line.step, "time": line.time}
     # A newer trainer may add fields.
@@ -236,7 +235,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
 
 
 def _size(pointer: str, chunk: Chunk) -> int:
-    """Return how many bytes a chunk is to hold."""
+    """Return the declared size of a chunk in bytes."""
     size = chunk.end - chunk.start
     if not 0 <= size <= MAX_CHUNK_BYTES or chunk.end > MAX_OFFSET:
         raise InvalidRequestError.at(
@@ -252,7 +251,7 @@ def _unpack(pointer: str, chunk: Chunk) -> UnpackedChunk:
         content = _inflated(base64.b64decode(chunk.content, validate=True), limit=size + 1)
     except (ValueError, zlib.error) as error:
         raise InvalidRequestError.at(
-            f"{pointer}/content", f"is no zlib stream in base64: {error}"
+            f"{pointer}/content", f"is not a zlib stream in base64: {error}"
         ) from None
     if len(content) != size:
         found = f"more than {size}" if len(content) > size else str(len(content))
@@ -263,7 +262,7 @@ def _unpack(pointer: str, chunk: Chunk) -> UnpackedChunk:
 
 
 def _inflated(packed: bytes, *, limit: int) -> bytes:
-    """Return the decompressed bytes, at most `limit`: a bomb goes no further."""
+    """Return at most `limit` decompressed bytes, whatever the size of a decompression bomb."""
     stream = zlib.decompressobj()
     content = stream.decompress(packed, limit)
     if len(content) < limit and not stream.eof:
@@ -298,7 +297,7 @@ def _rank(file: str) -> int:
 
 
 def _first_lines(chunk: UnpackedChunk) -> UnpackedChunk:
-    """Return the chunk, or of many events the first ones: each is a row, some change a catalog."""
+    """Cut a chunk after `EVENT_LINES` events: each is a row, and some change a catalog."""
     if chunk.file == EVENT_FILES:
         return _to_restart(chunk)
     if chunk.file != "events" or chunk.content.count(b"\n") <= EVENT_LINES:
@@ -308,7 +307,7 @@ def _first_lines(chunk: UnpackedChunk) -> UnpackedChunk:
 
 
 def _to_restart(chunk: UnpackedChunk) -> UnpackedChunk:
-    """Return the chunk up to the last restart that a report may have."""
+    """Cut a chunk after `RESTART_LINES` restarts."""
     end = 0
     for _ in range(RESTART_LINES):
         if (at := chunk.content.find(NAMES, end)) < 0:
@@ -320,7 +319,7 @@ def _to_restart(chunk: UnpackedChunk) -> UnpackedChunk:
 
 
 def _fresh(chunks: Iterable[UnpackedChunk], offsets: Mapping[str, int]) -> list[UnpackedChunk]:
-    """Return what is not stored yet, in order: overlaps are cut, what follows a gap is left out."""
+    """Return the new bytes in order; overlaps are cut, and bytes after a gap are left out."""
     reached = dict(offsets)
     new = []
     for chunk in chunks:
@@ -338,17 +337,17 @@ def _parse_lines(
     *,
     refuses: bool = True,
 ) -> dict[int, Record]:
-    """Return the records of a chunk by their first byte; add what is left out to `skipped`.
+    """Return the records of a chunk by their first byte; add unreadable lines to `skipped`.
 
     Args:
         chunk: whole lines.
-        parse: raises ValueError for a line that is no record.
-        skipped: receives what is left out.
-        refuses: whether one line among others refuses the report; a process of a program may write
-            a million of them, each of which would be two reports.
+        parse: raises ValueError for an invalid line.
+        skipped: receives the unreadable lines.
+        refuses: whether an invalid line among others refuses the report. A process of a program
+            may write a million of them, and each refusal costs two reports.
 
     Raises:
-        InvalidRequestError: the chunk ends within a line, or one of several lines is no record.
+        InvalidRequestError: the chunk ends within a line, or one of several lines is invalid.
     """
     if not chunk.content.endswith(b"\n"):
         raise InvalidRequestError.at(

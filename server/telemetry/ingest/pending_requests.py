@@ -1,4 +1,4 @@
-"""Requests to the trainers of attempts that have no answer yet, for the replies to reports."""
+"""Unanswered requests to trainers, for the replies to reports."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _PENDING_REQUESTS = (
 def pending_requests(
     connection: Connection, reports: Sequence[IncomingReport]
 ) -> dict[str, tuple[PendingRequest, ...]]:
-    """Return the unanswered requests of each attempt, the oldest ones first.
+    """Return the unanswered requests by attempt id, the oldest first.
 
-    Only global rank 0's node can hand it over.
+    Only the node of global rank 0 can pass them on.
     """
     shares = [each.share for each in reports]
     mine = [each.attempt_id for each in shares if each.node_rank == 0 and each.has_requests]

@@ -70,7 +70,7 @@ def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progres
     share, records, heartbeat = incoming.share, incoming.content.metrics, incoming.report.heartbeat
     reached = [record.step for record in records]
     if heartbeat is not None:
-        # As the metrics beyond it, which are left out: the pace would come from steps never done.
+        # Metrics beyond it are left out as well: the pace would come from steps never done.
         last = share.progress.last_legal_step
         reached.append(heartbeat.step if last is None else min(heartbeat.step, last))
     step = max([share.last_step, *reached])
@@ -84,7 +84,7 @@ def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progres
 
 
 def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
-    """Return the values of the newest step that has any; some may come in a record of their own."""
+    """Return the values of the newest step with any, merged from all of its records."""
     valued = [record for record in records if record.values]
     last = max((record.step for record in valued), default=None)
     return {
@@ -102,7 +102,7 @@ def _seen(incoming: IncomingReport, progress: Progress, heartbeat: Heartbeat) ->
         "heartbeat_at": incoming.context.now(),
         "answers": heartbeat.answers,
     }
-    # What the spec gives is a limit, and no report changes it.
+    # The spec's number of steps is a limit: no report changes it.
     if heartbeat.steps is not None and progress.last_legal_step is None:
         seen |= {"steps": heartbeat.steps, "steps_reported": True}
     return seen
@@ -118,7 +118,7 @@ def advanced(
     """Return the progress after these records.
 
     Args:
-        progress: what was known before, with the step that is reached.
+        progress: the progress before, but with the step that is reached now.
         records: at least one record.
         world_size: ranks of the attempt.
         step_seconds: durations of the last steps.
@@ -148,7 +148,7 @@ def _throughput(per_device: float, world_size: int) -> float | None:
 def _recent_step_seconds(
     connection: Connection, reports: Sequence[IncomingReport]
 ) -> dict[str, list[float]]:
-    """Return the last steps' durations by attempt; the store supplies what short reports lack."""
+    """Return the last steps' durations by attempt; the store completes those of short reports."""
     given = {
         each.share.attempt_id: [
             record.values[STEP_SECONDS]
@@ -166,7 +166,7 @@ def check_continuity(incoming: IncomingReport) -> None:
     """Check the first step of a resumed attempt, once it is stored."""
     if not incoming.begins_resume:
         return
-    # What one of several processes logs is no record of the step.
+    # One of several processes does not log the whole step.
     alone = (record for record in incoming.step_records if record.ranks == 1)
     records = [*alone, *incoming.folded]
     share = incoming.share

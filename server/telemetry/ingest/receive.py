@@ -1,4 +1,4 @@
-"""Stores reports: content, acknowledged offsets and what follows, in one transaction."""
+"""Stores reports: content, acknowledged offsets and consequences, in one transaction."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ from trainyard.run.records import MetricRecord, SeriesRestart
 logger = logging.getLogger(__name__)
 
 SHARED_BYTES = 16 * 1024
-"""Content up to which a report may share a transaction: what is larger delays those with it, and
-its own statements cost less than its lines do."""
+"""Content up to which a report may share a transaction. A larger one would delay the others, and
+its lines cost more than statements of its own."""
 
 
 @dataclass(frozen=True)
 class SentReport:
-    """A report and the share on which its token was accepted."""
+    """A report and its share, for which its token was accepted."""
 
     share: ReportedShare
     report: Report
 
     @property
     def may_share(self) -> bool:
-        """Whether it may be in a group: small, and with nothing but steps, output and a lease."""
+        """Whether it may be in a group: small, with only steps, output and a lease."""
         report = self.report
         rare = report.exit or report.answers or report.unusable or report.provenance or report.facts
         if rare or sum(each.end - each.start for each in report.chunks) > SHARED_BYTES:
@@ -77,23 +77,22 @@ class SentReport:
 
 
 Answer = ReportReply | RefusalError | None
-"""What a report gets; None where it needs a transaction of its own."""
+"""Reply or refusal; None for a report that needs a transaction of its own."""
 
 
 def store_report(context: Context, share: ReportedShare, report: Report) -> ReportReply:
-    """Store what a supervisor reports, exactly once, and return orders and stored offsets.
+    """Store a supervisor's report exactly once, and return orders and stored offsets.
 
     Args:
         context: the server's surroundings.
-        share: the share on which the token of the report was accepted.
-        report: what it reports.
+        share: the share for which the report's token was accepted.
+        report: the report.
 
     Raises:
         UnauthenticatedError: the token is not that of this attempt on this node.
         ConflictError: another supervisor reports for the share.
         InvalidRequestError: a chunk is damaged, a line cannot be read (the rule:
-            `server.telemetry.ingest.parse`), or the database holds no such value; nothing is
-            stored.
+            `server.telemetry.ingest.parse`), or the database refuses a value; nothing is stored.
     """
     answer = _store_one(context, SentReport(share, report), waits=True)
     if isinstance(answer, RefusalError):
@@ -103,17 +102,17 @@ def store_report(context: Context, share: ReportedShare, report: Report) -> Repo
 
 
 def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Answer]:
-    """Store reports of different jobs by one transaction, by as many statements as one.
+    """Store reports of different jobs in one transaction, with as many statements as for one.
 
-    It waits for no job that another transaction holds, which would delay the others.
+    A job locked by another transaction is not waited for, because that would delay the others.
 
     Args:
         context: the server's surroundings.
         sent: reports that may share a transaction.
 
     Returns:
-        For each the reply, or why it is refused, as `store_report` does it; or None: nothing of it
-        is stored, and it must be stored alone.
+        The reply to each, or the refusal that `store_report` would raise, or None: nothing of this
+        report is stored, and it must be stored alone.
     """
     if len(sent) == 1:
         return [_store_one(context, sent[0], waits=False)]
@@ -127,7 +126,7 @@ def _store_one(context: Context, sent: SentReport, *, waits: bool) -> Answer:
     except (StatementError, OverflowError) as error:
         if isinstance(error, DBAPIError) and not isinstance(error, DataError):
             raise
-        # A 500 would be an outage to the sender, which repeats the same report for ever.
+        # The sender takes a 500 for an outage, and would repeat the same report for ever.
         attempt_id = sent.share.attempt_id
         logger.exception("the database refuses a value in a report of attempt %s", attempt_id)
         reason = str(getattr(error, "orig", error)).partition("\n")[0]
@@ -136,11 +135,11 @@ def _store_one(context: Context, sent: SentReport, *, waits: bool) -> Answer:
 
 
 def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list[Answer]:
-    """Store each report, or nothing of it; without `waits` nothing of what might have to wait.
+    """Store each report whole or not at all; without `waits`, skip those that might have to wait.
 
-    Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
-    the offset at which to continue. Content, offsets, catalog, progress and events stand or fall
-    together. After the end of the share its token brings output alone (`_take_output`).
+    Stored bytes are ignored, and bytes after a gap are not stored: the reply names the offset at
+    which to continue. Content, offsets, catalog, progress and events are stored atomically. After
+    the end of the share, its token is good only for output (`_take_output`).
     """
     # Lines are parsed before the write transaction begins: it holds the jobs' locks, and on SQLite
     # every writer waits for it.
@@ -177,7 +176,7 @@ def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list
 
 @dataclass(frozen=True)
 class _Parsed:
-    """A report with its unpacked chunks, and what of them was new when its token was accepted."""
+    """A report with its unpacked chunks, and their new content when its token was accepted."""
 
     sent: SentReport
     chunks: Sequence[UnpackedChunk]
@@ -188,7 +187,7 @@ class _Parsed:
         """Unpack and parse a report."""
         check_protocol(sent.report.protocol)
         if sent.report.node != sent.share.node:
-            raise UnauthenticatedError("this is no token of this attempt on this node")
+            raise UnauthenticatedError("the token is not of this attempt on this node")
         chunks = unpack(sent.report.chunks)
         return cls(sent, chunks, parse_chunks(chunks, sent.share))
 
@@ -200,7 +199,7 @@ def _incoming(
     parsed: _Parsed,
     shares: Mapping[ShareKey, ReportedShare],
 ) -> IncomingReport:
-    """Return a report with its share as it is now, under the lock of the job."""
+    """Return a report with its share re-read under the lock of the job."""
     accepted, report, content = parsed.sent.share, parsed.sent.report, parsed.content
     # The token may have been accepted with an earlier report, or have been revoked since.
     share = accepted_or_refused(context, shares.get(accepted.key))
@@ -213,7 +212,7 @@ def _incoming(
 
 
 def _apply(reports: Sequence[IncomingReport]) -> list[ReportReply]:
-    """Store what is new, and what follows from it; return the replies."""
+    """Store the new content and its consequences; return the replies."""
     first = reports[0]
     if first.share.node_state == AttemptNodeState.ENDED or first.share.lost_at is not None:
         return [_take_output(first)]  # alone
@@ -246,9 +245,9 @@ def _acknowledged(incoming: IncomingReport) -> dict[str, int]:
 
 
 def _leave_out_later_steps(incoming: IncomingReport) -> None:
-    """Keep the metrics up to the last step; bytes of others are acknowledged: no report fails."""
+    """Drop metrics beyond the last step; their bytes are acknowledged, so no report fails."""
     content, last_step = incoming.content, incoming.share.progress.last_legal_step
-    if last_step is None:  # a program whose spec does not give its steps
+    if last_step is None:  # a program without steps in its spec
         return
     metrics = [*content.metrics, *(record for _, record in content.of_ranks)]
     beyond = [each.step for each in metrics if each.step > last_step]
@@ -260,7 +259,7 @@ def _leave_out_later_steps(incoming: IncomingReport) -> None:
 
 
 def _fold_ranks(incoming: IncomingReport) -> None:
-    """Stage what ranks of a program logged, and fill `folded` of the report."""
+    """Stage the metrics of a program's ranks, and fill the report's `folded`."""
     connection, share, now = incoming.connection, incoming.share, incoming.context.now()
     incoming.folded = rank_steps.fold(
         connection, share.attempt_id, incoming.content.of_ranks, now=now
@@ -280,13 +279,13 @@ def _fold_ranks(incoming: IncomingReport) -> None:
 
 
 def _store_content(reports: Sequence[IncomingReport]) -> None:
-    """Store metrics, artifacts and output, and note in each report what became of its own."""
+    """Store metrics, artifacts and output, and note the outcome in each report."""
     connection = reports[0].connection
     metrics: dict[str, list[MetricRecord]] = {}
     output: dict[LogKey, bytes] = {}
     for incoming in reports:
         attempt_id, content = incoming.share.attempt_id, incoming.content
-        # The digest of one of several processes is no digest of the step.
+        # One of several processes cannot give the digest of the whole step.
         alone = (
             replace(each, data_digest=None) if each.ranks > 1 else each for each in content.metrics
         )
@@ -311,10 +310,10 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
 def _store_metrics(
     connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
 ) -> Mapping[str, Sequence[str]]:
-    """Store metrics by attempt, and take back points where a restart stands.
+    """Store metrics by attempt, and take back points at each restart.
 
     Returns:
-        The names above `MAX_SERIES` of the attempts that have such.
+        Names above `MAX_SERIES` by attempt id; attempts without any are omitted.
     """
     last: dict[str, Sequence[MetricRecord]] = {}
     above: dict[str, Sequence[str]] = {}
@@ -341,7 +340,7 @@ def _close_logs(incoming: IncomingReport) -> None:
 
 
 def _end_share(incoming: IncomingReport) -> None:
-    """End the share by its supervisor's last report, and with the last share the attempt."""
+    """End the share at its supervisor's last report; the last share ends the attempt."""
     exit_record, share = incoming.report.exit, incoming.share
     if exit_record is None:
         return
@@ -351,7 +350,7 @@ def _end_share(incoming: IncomingReport) -> None:
             reason=FailureReason.TRAINER_ERROR, message="the supervisor named no reason"
         )
     if failure is not None:
-        # Whatever the sender names: no node makes failures count against another one.
+        # Ignore the sender's own value: no node may blame another for a failure.
         failure = replace(failure, node=share.node)
     end_nodes(
         incoming.context,
@@ -364,10 +363,10 @@ def _end_share(incoming: IncomingReport) -> None:
 
 
 def _take_output(incoming: IncomingReport) -> ReportReply:
-    """Store the output of a share that has ended or is lost, drop all else, and order its end.
+    """Store the output of an ended or lost share, drop the rest of the report, and order its end.
 
-    What is dropped is acknowledged, so that the supervisor gets to its exit, which ends a lost
-    share. Until then its reports renew the lease: a node that reports is not ended by silence.
+    Dropped bytes are acknowledged, so that the supervisor proceeds to its exit, which ends a lost
+    share. Until then its reports renew the lease, so that the node does not count as silent.
     """
     connection, share = incoming.connection, incoming.share
     report, content = incoming.report, incoming.content

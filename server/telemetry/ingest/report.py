@@ -22,7 +22,7 @@ from trainyard.run.records import MetricRecord, SeriesRestart
 
 @dataclass
 class IncomingReport:
-    """A report as every subscriber gets it."""
+    """A report in the form that subscribers receive."""
 
     context: Context
     connection: Connection
@@ -30,26 +30,26 @@ class IncomingReport:
     share: ReportedShare
     report: Report
     content: ReportContent
-    """What was not stored before."""
+    """The new part of the report."""
     folded: list[MetricRecord] = field(default_factory=list)
-    """What the ranks of a program logged of steps that are complete now."""
+    """Metrics of the steps that all ranks of a program have completed by now."""
     logs: list[Stored] = field(default_factory=list)
-    """Output that the report added to the logs of ranks."""
+    """Output added to the logs of ranks."""
     artifacts: StoredArtifacts | None = None
-    """What became of artifacts that the report names."""
+    """Outcome of the report's artifacts."""
     dropped: list[MetricsDropped] = field(default_factory=list)
-    """What it has beyond the limits of metrics."""
+    """Metrics beyond the limits."""
     notices: list[tuple[Subject, EventData]] = field(default_factory=list)
-    """What its notices are to be; a later one of the same key replaces an earlier one."""
+    """Notices to store; a later one with the same key replaces an earlier one."""
 
     @property
     def node_subject(self) -> Subject:
-        """What an event of this node's share is about."""
+        """Subject of an event of this node's share."""
         return self.share.subject.on(self.share.node)
 
     @property
     def acknowledged(self) -> dict[str, int]:
-        """Bytes of each file that are stored once the report is."""
+        """Stored bytes of each file after this report."""
         ends = {chunk.file: chunk.end for chunk in self.content.chunks}
         return self.share.acknowledged | ends
 
@@ -66,14 +66,14 @@ class IncomingReport:
         append_event(self.context, self.connection, new)
 
     def notify(self, data: EventData, *, subject: Subject | None = None) -> None:
-        """Have the notice of the attempt, or of another subject, replaced with all of the group."""
+        """Queue a notice of the attempt, or of another subject, to be stored with the group's."""
         self.notices.append((subject or self.share.subject, data))
 
     @property
     def may_share(self) -> bool:
-        """Whether it may be stored with reports of other jobs: no move and no event follows.
+        """Whether it may share a transaction with other jobs: it changes no state, adds no event.
 
-        Moves and events lock nodes and the order of events, which others wait for.
+        State changes and events lock nodes and the order of events, and others wait for these.
         """
         share = self.share
         return (
@@ -87,12 +87,12 @@ class IncomingReport:
 
     @property
     def step_records(self) -> list[MetricRecord]:
-        """New metrics without the lines of restarts, which are of no step."""
+        """New metrics without restarts, which belong to no step."""
         return [each for each in self.content.metrics if not isinstance(each, SeriesRestart)]
 
     @property
     def begins_resume(self) -> bool:
-        """Whether it may have the first step after a checkpoint that was loaded."""
+        """Whether it may hold the first step after a loaded checkpoint."""
         share, metrics = self.share, [*self.step_records, *self.folded]
         if share.parent_checkpoint_id is None or not metrics:
             return False

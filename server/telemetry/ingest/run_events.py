@@ -1,4 +1,4 @@
-"""Applies the events of a run: catalogs commits, stores answers, appends the others."""
+"""Applies the events of a run: catalogs commits, stores answers, appends other events."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def apply_run_events(incoming: IncomingReport) -> None:
 def _apply_comparison(
     incoming: IncomingReport, event: Comparison, places: Sequence[tuple[str, int]]
 ) -> None:
-    """Store what the comparison of the ranks found; a rank without a place is dropped."""
+    """Store the result of a comparison of ranks; a rank without a known slot is dropped."""
     context, connection = incoming.context, incoming.connection
     attempt_id = incoming.share.attempt_id
     if isinstance(event, RankTimes):
@@ -134,6 +134,6 @@ def _in_words(event: WeightsLoaded | Resumed | StopAgreed) -> str:
             return f"starts from {event.place}"
         case Resumed():
             changed = f"; changed: {'; '.join(event.changed)}" if event.changed else ""
-            return f"went on from {event.checkpoint_id}{changed}"
+            return f"resumed from {event.checkpoint_id}{changed}"
         case StopAgreed():
             return f"all ranks leave after step {event.step}"

@@ -1,4 +1,4 @@
-"""Subscribers of reports: each applies one consequence of all of a group, in its transaction."""
+"""Subscribers of reports: each applies one consequence to a whole group, in its transaction."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.failures import FailureReason
 
 MAX_SKIPPED = 100
-"""Events of lines that cannot be read, of one attempt: a program can write any number."""
+"""Most events on unreadable lines of one attempt: a program can write any number of them."""
 DROPPED_BECAUSE: Mapping[DropReason, str] = {
     "disk_full": "because the disk of the node is about to be full",
-    "queue_full": "because more were logged at once than the script's process can hold",
-    "spool_full": "because more wait on the node than may",
-    "quota": "because the job has the bytes that it may have (TRAINYARD_ARTIFACT_QUOTA_BYTES)",
-    "too_many": "because the job has as many as it may have",
-    "too_large": "because files are larger than they may be",
+    "queue_full": "because the script's process logged them faster than it could write them",
+    "spool_full": "because the spool of the node is full",
+    "quota": "because the job has reached its quota (TRAINYARD_ARTIFACT_QUOTA_BYTES)",
+    "too_many": "because the job has reached the limit of their number",
+    "too_large": "because files exceed the limit of their size",
     "unreadable": "because files cannot be read, or changed while they were sent",
 }
 Subscriber = Callable[[Sequence[IncomingReport]], None]
 
 
 def withhold_unusable_slots(incoming: IncomingReport) -> None:
-    """Withhold the slots whose devices a launch found unusable."""
+    """Withhold slots if a launch found their devices unusable."""
     share, unusable = incoming.share, incoming.report.unusable
     if unusable:
         withhold_slots(incoming.connection, share.node, slots=share.slots, unusable=unusable)
 
 
 def record_network_check(incoming: IncomingReport) -> None:
-    """Record that the network of the attempt's nodes was checked, once its ranks train."""
+    """Record the network of the attempt's nodes as checked, once its ranks train."""
     share = incoming.share
     if share.starts_training(incoming.report.heartbeat):
         record_check(incoming.connection, share.attempt_id, incoming.context.now())
 
 
 def forget_network_check(incoming: IncomingReport) -> None:
-    """Have the network of the attempt's nodes checked again after a hang."""
+    """Forget the network check of the attempt's nodes after a hang, so that it is repeated."""
     exit_record = incoming.report.exit
     failure = None if exit_record is None else exit_record.failure
     if failure is not None and failure.reason == FailureReason.HANG:
@@ -67,13 +67,13 @@ def renew_leases(reports: Sequence[IncomingReport]) -> None:
 
 
 def heard(incoming: IncomingReport) -> HeardShare:
-    """Return what a report renews the lease by."""
+    """Return the part of a report that renews the lease."""
     report = incoming.report
     return HeardShare(incoming.share, report.heartbeat, report.identity, incoming.acknowledged)
 
 
 def keep_provenance(incoming: IncomingReport) -> None:
-    """Keep the provenance of global rank 0's node as it was first reported."""
+    """Keep the first reported provenance of global rank 0's node."""
     provenance, share = incoming.report.provenance, incoming.share
     if provenance is not None and share.node_rank == 0:
         incoming.connection.execute(
@@ -84,7 +84,7 @@ def keep_provenance(incoming: IncomingReport) -> None:
 
 
 def keep_facts(incoming: IncomingReport) -> None:
-    """Replace the facts of the job by what its script has on global rank 0's node."""
+    """Replace the facts of the job by those of its script on global rank 0's node."""
     facts, share = incoming.report.facts, incoming.share
     if facts is not None and share.node_rank == 0:
         report_facts(incoming.connection, share.job_id, facts)
@@ -93,7 +93,7 @@ def keep_facts(incoming: IncomingReport) -> None:
 
 
 def append_skipped_lines(incoming: IncomingReport) -> None:
-    """Append an event for each of the first lines of an attempt that could not be read."""
+    """Append an event for each unreadable line, up to `MAX_SKIPPED` of an attempt."""
     if not incoming.content.skipped:
         return
     share = incoming.share
@@ -113,7 +113,7 @@ def append_skipped_lines(incoming: IncomingReport) -> None:
 
 
 def append_dropped_metrics(incoming: IncomingReport) -> None:
-    """Append, once an attempt and limit, the event that metrics beyond it are left out."""
+    """Append the event that metrics beyond a limit are left out, once for attempt and limit."""
     if not incoming.dropped:
         return
     share = incoming.share
@@ -137,7 +137,7 @@ def append_dropped_metrics(incoming: IncomingReport) -> None:
 
 
 def append_dropped_output(incoming: IncomingReport) -> None:
-    """Append, once an attempt and reason, the event that artifacts or logs are left out."""
+    """Append the event that artifacts or logs are left out, once for attempt and reason."""
     stored, share = incoming.artifacts, incoming.share
     if stored is None:
         return
@@ -166,7 +166,7 @@ def append_dropped_output(incoming: IncomingReport) -> None:
 
 
 def notify_logs(incoming: IncomingReport) -> None:
-    """Notify live views of new log lines, once a rank."""
+    """Notify live views of new log lines, once for each rank."""
     for stored in {stored.rank: stored for stored in incoming.logs}.values():
         incoming.notify(
             LogStored(rank=stored.rank, lines=stored.lines), subject=incoming.node_subject
@@ -181,7 +181,7 @@ def store_notices(reports: Sequence[IncomingReport]) -> None:
 
 
 def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
-    """Return what applies a consequence that is rare to one report after the other."""
+    """Make a subscriber of a rare consequence: apply it to one report after the other."""
 
     def subscriber(reports: Sequence[IncomingReport]) -> None:
         for incoming in reports:
@@ -190,10 +190,10 @@ def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
     return subscriber
 
 
-# A subscriber that raises undoes the whole group. Nodes are locked before the first event, as in
-# heartbeats: the two would wait for each other. All nodes of an attempt are locked by name before
-# the one of the report, which may not be the first of them. Then the lease: the first report of a
-# step moves the attempt to `running` before the events of that step are appended.
+# A subscriber that raises undoes the whole group. Nodes are locked before the first event, as by
+# heartbeats, or the two would deadlock. All nodes of an attempt are locked in the order of their
+# names, before the reporting node, which may not be the first of them. Then the lease: the first
+# report of a step moves the attempt to `running` before the events of that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
     _each(record_network_check),
     _each(forget_network_check),

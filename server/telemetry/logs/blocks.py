@@ -26,7 +26,7 @@ PARTS_OF_ERRORS = (
     "Fatal",
     "SIG",
 )
-"""One of them is in whatever `ERROR` matches; to search for all takes a tenth of its time."""
+"""Every match of `ERROR` contains one of them; a search for all takes a tenth of its time."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def unpack_lines(content: bytes) -> list[str]:
 
 
 def blocks_of(first_line: int, lines: Sequence[str]) -> list[PackedBlock]:
-    """Cut lines into blocks, the first of which begins at line `first_line`."""
+    """Cut lines into blocks; `first_line` is the number of the first line."""
     blocks = []
     start = size = 0
     for index, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""`/jobs/{id}/logs`: lines of a rank's log, by number or by a text that they hold."""
+"""`/jobs/{id}/logs`: lines of a rank's log, by number or by text."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def get_logs(
     "/jobs/{job_id}/logs/search",
     response_model=LogMatches,
     tags=["logs"],
-    summary="Lines of a rank's log that hold a text",
+    summary="Search a rank's log",
 )
 def search_logs(
     context: ServerContext,
     job_id: JobId,
     text: Annotated[
-        str, Query(min_length=1, max_length=200, description="What to look for, in any case.")
+        str, Query(min_length=1, max_length=200, description="Text to find, ignoring case.")
     ],
     attempt: AttemptNumber = None,
     rank: Rank = 0,
-    first_line: Annotated[int, Query(ge=0, le=MAX_LINE, description="Where to begin.")] = 0,
+    first_line: Annotated[int, Query(ge=0, le=MAX_LINE, description="First line to search.")] = 0,
     limit: Limit = 200,
 ) -> Response:
     """Search a part of the log; `next_line` is where the next search continues."""

@@ -20,13 +20,13 @@ from trainyard.outside.terminal_rows import last_rows
 from trainyard.protocol.rest.metrics_and_logs import LogLine, LogMatches, LogPage
 
 MAX_LINES = 5000
-"""Lines of one page, and matches of one search."""
+"""Most lines of one page, and most matches of one search."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""Text of one page: with long lines it holds fewer."""
+"""Most text of one page: with long lines it holds fewer lines."""
 PAGE_BLOCKS = 64
 """Most blocks that one page unpacks: 4 MiB of text."""
 SEARCHED_BLOCKS = 128
-"""Blocks that one search unpacks, at least 8 MiB of text; the answer holds the next line."""
+"""Blocks that one search unpacks, at least 8 MiB of text; the answer names the next line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,15 @@ def page(
     Args:
         context: the server's surroundings.
         job_id: the job.
-        attempt: number of the attempt; the newest when absent.
+        attempt: number of the attempt; by default the newest.
         rank: global rank.
         from_line: first line; a negative one counts from the end. Without it the page holds the
             last `limit` lines.
-        limit: lines; the page ends earlier after `MAX_PAGE_BYTES` of text.
+        limit: most lines; the page ends earlier after `MAX_PAGE_BYTES` of text.
 
     Raises:
         NotFoundError: there is no such job or attempt.
-        InvalidRequestError: a rank without a log in an attempt that has some.
+        InvalidRequestError: the rank has no log, but other ranks of the attempt have.
     """
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
@@ -106,9 +106,9 @@ def search(
     from_line: int = 0,
     limit: int = 200,
 ) -> LogMatches:
-    """Return lines that hold `text`, in any case, from line `from_line` on.
+    """Return lines that contain `text`, ignoring case, from line `from_line` on.
 
-    One call looks at `SEARCHED_BLOCKS` blocks; `next_line` is where to continue.
+    One call searches `SEARCHED_BLOCKS` blocks; `next_line` is where to continue.
 
     Raises:
         NotFoundError: there is no such job or attempt.
@@ -129,7 +129,7 @@ def search(
 
 
 def _open_line(row: RankLog | None) -> str | None:
-    """Return the last line as it is now, where it may still change."""
+    """Return the current text of the last line, if it may still change."""
     rows = last_rows((row and row.partial) or b"")
     return rows[-1] if rows else None
 
@@ -164,7 +164,7 @@ def _first_stored(connection: Connection, attempt_id: str, *, rank: int, total: 
 def _lines(
     connection: Connection, attempt_id: str, *, rank: int, start: int, limit: int, backwards: bool
 ) -> list[LogLine]:
-    """Return lines from `start` on, those nearest to it (`backwards`: to the end) when too many."""
+    """Return lines from `start` on; if too many, the first ones, or the last if `backwards`."""
     columns = log_blocks.c
     order = columns.first_line.desc() if backwards else columns.first_line
     rows = connection.execute(

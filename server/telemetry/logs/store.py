@@ -31,7 +31,7 @@ from server.telemetry.logs.blocks import (
 from trainyard.outside.terminal_rows import last_rows, split_rows
 
 DROPPED_AT_ONCE = 512
-"""Most blocks that one report deletes; a report brings less than they hold."""
+"""Most blocks that one report deletes; they hold more than a report brings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class RankLog(TypedRow):
     dropped_bytes: int
     first_error_line: int | None
     partial: bytes | None
-    """What is known of the lines that may still change."""
+    """State of the unfinished lines."""
     partial_size: int
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What one report added to a rank's log."""
+    """One report's addition to a rank's log."""
 
     attempt_id: str
     rank: int
@@ -63,7 +63,7 @@ class Stored:
 LogKey = tuple[str, int]
 """Attempt and global rank."""
 
-# Statements of each report with output are built once, as those of `server.jobs.attempts.reports`.
+# Statements of every report with output are built once, as in `server.jobs.attempts.reports`.
 _KEYS: BindParameter[Sequence[LogKey]] = bindparam("keys", expanding=True)
 _LOGS = RankLog.select().where(tuple_(logs.c.attempt_id, logs.c.rank).in_(_KEYS))
 _MY_LOG = and_(logs.c.attempt_id == bindparam("of_attempt"), logs.c.rank == bindparam("of_rank"))
@@ -108,7 +108,7 @@ class _Growth:
     row: RankLog
     lines: Sequence[str]
     partial: bytes
-    """What is known of the lines that may still change."""
+    """State of the unfinished lines."""
 
     @property
     def key(self) -> LogKey:
@@ -122,9 +122,9 @@ class _Growth:
 def store_output(
     connection: Connection, output: Mapping[LogKey, bytes], *, quota: int
 ) -> list[Stored]:
-    """Append output to logs; what exceeds `quota` bytes of one is dropped from its start.
+    """Append output to logs; a log above `quota` bytes loses its oldest blocks.
 
-    The statements are as many as for one log.
+    The number of statements is that for one log.
     """
     if not output:
         return []
@@ -139,7 +139,7 @@ def store_output(
 def close_output(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, quota: int
 ) -> list[Stored]:
-    """Store the lines of ended ranks that can change no more."""
+    """Store the unfinished lines of ended ranks: they can no longer change."""
     query = RankLog.select().where(
         logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
     )
@@ -187,7 +187,7 @@ def _append(connection: Connection, grown: Sequence[_Growth], *, quota: int) -> 
 
 
 def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey, int]:
-    """Store lines after those that are there; return the bytes that they take, by log."""
+    """Store lines after the existing ones; return the added bytes by log."""
     if not grown:
         return {}
     keys = [each.key for each in grown]
@@ -198,7 +198,7 @@ def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey
     for each in grown:
         first_line, replaced, lines = each.row.lines, 0, each.lines
         if (open_block := last.get(each.key)) is not None:
-            # The only block that is not full: it is rewritten with the new lines.
+            # The last block is not full: it is rewritten with the new lines.
             first_line, replaced = open_block.first_line, open_block.size
             lines = [*unpack_lines(open_block.content), *lines]
         blocks = blocks_of(first_line, lines)
@@ -216,7 +216,7 @@ def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey
 
 
 def _drop_oldest(connection: Connection, row: RankLog, excess: int) -> int:
-    """Delete the oldest blocks, as many as hold `excess` bytes, and return how many they held."""
+    """Delete the oldest blocks that hold `excess` bytes, and return the number of bytes deleted."""
     columns = log_blocks.c
     mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
     oldest = connection.execute(

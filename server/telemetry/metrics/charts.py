@@ -38,15 +38,15 @@ from server.telemetry.metrics.series import (
 from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
 
 MAX_POINTS = 10_000
-"""Buckets of one curve."""
+"""Most buckets of one curve."""
 MAX_NAMES = 50
-"""Series of one chart."""
+"""Most series of one chart."""
 MAX_BUCKETS = 20_000
-"""Buckets of all curves together: with many curves each gets fewer."""
+"""Most buckets of all curves together: with many curves each gets fewer."""
 JOINED_AT_ONCE = 50
-"""Decoded chunks that go into buckets together: less work than with one, and 4 MB of spans."""
+"""Decoded chunks added to buckets together, 4 MB of spans: cheaper than one at a time."""
 MAX_BRANCHES = 20
-"""Abandoned branches that are drawn, the newest ones; `attempt` shows any other."""
+"""Abandoned branches drawn, the newest ones; `attempt` shows any other."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ class Curve:
     branch: str
     """`lineage`, or `attempt-<n>`."""
     segments: tuple[Segment, ...]
-    """The steps that it runs over."""
+    """Attempts and steps of the curve."""
 
 
 @dataclass
 class _StoredCurve:
-    """A curve with what is stored of it."""
+    """A curve with its stored series."""
 
     curve: Curve
     parts: list[tuple[Segment, Series]]
 
     @property
     def extent(self) -> tuple[int, int]:
-        """First and last step that may hold a point."""
+        """First and last step that may have a point."""
         firsts, lasts = [], []
         for segment, series in self.parts:
             for steps, ends in (
@@ -95,23 +95,22 @@ def chart(
 ) -> MetricsView:
     """Return the curves of the series `names`, each in at most `max_points` buckets.
 
-    The first curve of a name follows the job's current lineage; what the lineage left behind comes
-    as curves of its own. With `attempt`, the one curve holds that attempt's own steps. Minimum,
-    maximum, last, count and number of NaN and infinite points are exact for the steps that a
-    bucket names.
+    The first curve of a name follows the job's current lineage; each abandoned branch is a curve of
+    its own. With `attempt`, the only curve has that attempt's own steps. Minimum, maximum, last,
+    count and number of NaN and infinite points are exact for the steps that a bucket names.
 
     Args:
         context: the server's surroundings.
         job_id: the job.
         names: series; unknown ones have no curve.
         max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
-        from_step: first step; the first of all when absent.
-        to_step: last step; the last of all when absent.
+        from_step: first step; by default the first of all.
+        to_step: last step; by default the last of all.
         attempt: number of an attempt.
 
     Raises:
         NotFoundError: there is no such job or attempt.
-        InvalidRequestError: too many names, or a number of buckets that is not legal.
+        InvalidRequestError: too many names, or an illegal number of buckets.
     """
     wanted = list(dict.fromkeys(names))
     check_size(wanted, max_points)
@@ -161,7 +160,7 @@ def check_size(names: Sequence[str], max_points: int) -> None:
     """Refuse a request for too many series or buckets.
 
     Raises:
-        InvalidRequestError: too many names, or a number of buckets that is not legal.
+        InvalidRequestError: too many names, or an illegal number of buckets.
     """
     if len(names) > MAX_NAMES:
         raise InvalidRequestError.at("query/names", f"{len(names)} names; at most {MAX_NAMES}")
@@ -170,7 +169,7 @@ def check_size(names: Sequence[str], max_points: int) -> None:
 
 
 def series_names(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the series that each job has, the abandoned branches' included."""
+    """Return the series names by job id, including those of abandoned branches."""
     query = (
         select(attempts.c.job_id, metric_series.c.name)
         .join(attempts, attempts.c.id == metric_series.c.attempt_id)
@@ -199,7 +198,7 @@ def last_step_of(connection: Connection, job_id: str) -> int:
 def draw(
     connection: Connection, drawn: Sequence[Curve], *, first: int, last: int, limit: int
 ) -> list[CurveView]:
-    """Return each curve with any point in the steps `first..last`, in up to `limit` buckets."""
+    """Return the curves with points in the steps `first..last`, in up to `limit` buckets each."""
     curves = _stored_curves(connection, drawn, first=first, last=last)
     split = [_to_decode(stored, limit) for stored in curves]
     keys = [
@@ -219,7 +218,7 @@ def draw(
 def _stored_curves(
     connection: Connection, drawn: Sequence[Curve], *, first: int, last: int
 ) -> list[_StoredCurve]:
-    """Return the curves that have a point in these steps."""
+    """Return the curves with points in these steps."""
     ids = series_ids(connection, drawn)
     series = read_series(connection, list(ids.values()), first=first, last=last)
     stored_curves = []
@@ -249,8 +248,7 @@ def series_ids(connection: Connection, drawn: Sequence[Curve]) -> dict[tuple[str
 
 
 def _to_decode(stored: _StoredCurve, limit: int) -> list[NDArray[np.bool_]]:
-    """Return of each part the chunks that an end of its segment cuts or that buckets are too
-    narrow for."""
+    """Return the mask of the chunks to decode, by part: cut by a segment's end, or too wide."""
     low, high = stored.extent
     return [
         (series.chunks.first <= segment.after)
@@ -271,7 +269,7 @@ def _spans(
 
     Args:
         stored: the curve.
-        split: of each part the chunks that are decoded.
+        split: mask of the chunks to decode, by part.
         decoded: the points of these chunks, in their order.
         limit: most buckets.
     """
@@ -311,5 +309,5 @@ def _view(curve: Curve, buckets: Spans) -> CurveView:
 
 
 def or_none(values: Floats) -> list[float | None]:
-    """Return the values for a view, with None for those that are not finite."""
+    """Return the values for a view; non-finite ones become None."""
     return [value if math.isfinite(value) else None for value in values.tolist()]

@@ -1,4 +1,4 @@
-"""Several jobs side by side: the same buckets as in their charts, with time and tokens to each."""
+"""Comparison of several jobs: the buckets of their charts, each with time and tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ END = 1e15
 
 @dataclass(frozen=True, slots=True)
 class ComparedJob(TypedRow):
-    """What a comparison shows of a job."""
+    """The fields of a job that a comparison shows."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -63,29 +63,29 @@ def compare(
 ) -> ComparisonView:
     """Return the series `names` of several jobs along their current lineages.
 
-    Each curve comes in at most `max_points` buckets, as in a job's own charts; each bucket has the
-    time and the tokens of its last step. For each job the number of queries is fixed.
+    Each curve has at most `max_points` buckets, as in a job's own charts; each bucket has the time
+    and the tokens of its last step. The number of queries for each job is fixed.
 
     Args:
         context: the server's surroundings.
         job_ids: the jobs, `MAX_COMPARED` at most.
-        names: series; without any, the answer only lists them.
+        names: series; when empty, the answer only lists the series that exist.
         max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
-        axis: what `low` and `high` count.
-        low: start of the range that is drawn.
-        high: its end. On another axis than that of steps the buckets reach to the next steps.
+        axis: unit of `low` and `high`.
+        low: start of the range to draw.
+        high: its end. On an axis other than steps, the buckets extend to the next steps.
 
     Raises:
-        NotFoundError: there is no job of some id; all of them are named.
-        InvalidRequestError: a name that no job compared has, too many of something, or a range
-            that ends before it begins.
+        NotFoundError: some jobs do not exist; the error names all of them.
+        InvalidRequestError: no compared job has one of the names, there are too many jobs, names
+            or points, or the range ends before its start.
     """
     wanted, drawn = compared_jobs(job_ids), list(dict.fromkeys(names))
     with context.database.read() as connection:
         rows = _rows(connection, wanted)
         check_size(drawn, max_points)
         if low > high:
-            raise InvalidRequestError.at("query/from_x", f"{low:g} lies after to_x={high:g}")
+            raise InvalidRequestError.at("query/from_x", f"{low:g} is after to_x={high:g}")
         known = series_names(connection, wanted)
         _check_names(drawn, set().union(*known.values()))
         limit = max(min(max_points, MAX_BUCKETS // max(len(wanted) * len(drawn), 1)), 1)
@@ -118,7 +118,7 @@ def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJ
 
 
 def _check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Reject series that no job has; before the first points of all jobs any name is accepted."""
+    """Reject series that no job has; accept any name while no job has points."""
     if known and (unknown := [name for name in names if name not in known]):
         raise InvalidRequestError.of(
             Problem(pointer="query/names", detail=_unknown(name, known)) for name in unknown
@@ -127,7 +127,7 @@ def _check_names(names: Iterable[str], known: Collection[str]) -> None:
 
 def _unknown(name: str, known: Collection[str]) -> str:
     near = get_close_matches(name, sorted(known), n=3) or sorted(known)[:5]
-    return f"no job compared has a series {name!r}; some that are there: {', '.join(near)}"
+    return f"no compared job has the series {name!r}; some that exist: {', '.join(near)}"
 
 
 def _curves(

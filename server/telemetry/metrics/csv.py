@@ -1,4 +1,4 @@
-"""A job's points and digests as CSV, streamed along its lineage in short transactions."""
+"""Streams a job's points and digests as CSV along its lineage, in short transactions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DIGESTS_AT_ONCE = 20_000
 def csv_rows(
     context: Context, job_id: str, names: Sequence[str] = (), *, attempt: int | None = None
 ) -> Iterator[str]:
-    """Return the header and all rows, as text of many lines at a time.
+    """Yield the header and all rows, many lines at a time.
 
-    Along the current lineage, or with `attempt` only that attempt's own steps. The rows of an
-    attempt come by name and step; those named `data_digest` hold the digest of each step's
-    sequences and no time. Nothing is held between two pieces of text, so a slow reader costs no
-    transaction.
+    The rows follow the current lineage, or with `attempt` that attempt's own steps. The rows of an
+    attempt are ordered by name and step; rows named `data_digest` hold the digest of a step's
+    sequences and no time. No transaction is open between two pieces of text, so a slow reader
+    blocks nothing.
 
     Args:
         context: the server's surroundings.
@@ -84,7 +84,7 @@ def _series(connection: Connection, segment: Segment) -> list[tuple[int, str]]:
 
 
 def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Points]:
-    """Read a series a few chunks at a time, and its tail with the last of them."""
+    """Read a series a few chunks at a time, and its tail with the last ones."""
     columns = metric_chunks.c
     query = (
         select(*(columns[name] for name in PACKED))
@@ -95,7 +95,7 @@ def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Poin
     after, more = segment.after, True
     while more:
         with context.database.read() as connection:
-            # The tail first: what is compacted meanwhile then comes twice, and is cut below.
+            # The tail first: points compacted meanwhile then come twice, and are cut below.
             tails = read_tails(connection, [series_id], first=after + 1, last=segment.until)
             rows = connection.execute(query.where(columns.last_step > after)).all()
         more = len(rows) == CHUNKS_AT_ONCE

@@ -32,17 +32,17 @@ Names = Annotated[
     Query(
         max_length=5000,
         pattern=NAMES,
-        description=f"Series, divided by commas; the first {MAX_NAMES} by name when absent.",
+        description=f"Series, separated by commas; by default the first {MAX_NAMES} by name.",
         examples=["train/loss,train/lr"],
     ),
 ]
 Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets of one curve.")]
-Place = Annotated[float, Query(ge=0, le=END, description="An end of the stretch that is drawn.")]
+Place = Annotated[float, Query(ge=0, le=END, description="An end of the range to draw.")]
 Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
 
 
 def _shown(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Return the examples of an answer in the form that FastAPI takes."""
+    """Return the examples of an answer in FastAPI's form."""
     examples = {name: {"value": value} for name, value in ANSWERS[model].items()}
     return {200: {"content": {JSON: {"examples": examples}}}}
 
@@ -64,9 +64,10 @@ def metrics(
     attempt: AttemptNumber = None,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Return buckets of series along the lineage, abandoned branches as curves of their own.
+    """Return buckets of series along the lineage; each abandoned branch is a curve of its own.
 
-    With `Accept: text/csv` all points as `attempt,step,time,name,value`, along the lineage.
+    With `Accept: text/csv`, return all points along the lineage as
+    `attempt,step,time,name,value`.
     """
     wanted = tuple(names.split(",")) if names is not None else ()
     if CSV in accept:
@@ -101,22 +102,21 @@ def compare_metrics(
         Query(
             max_length=5000,
             pattern=NAMES,
-            description="Series, divided by commas; without it the answer has the jobs and the "
-            "names of their series alone.",
+            description="Series, separated by commas. Without it the answer has only the jobs and "
+            "the names of their series.",
             examples=["train/loss,train/lr"],
         ),
     ] = None,
     max_points: Points = 1000,
-    x: Annotated[Axis, Query(description="What `from_x` and `to_x` count.")] = "step",
+    x: Annotated[Axis, Query(description="Unit of `from_x` and `to_x`.")] = "step",
     from_x: Place = 0.0,
     to_x: Place = END,
 ) -> Response:
     """Return buckets of the same series of several jobs, each along its current lineage.
 
-    Each bucket also has the time and the tokens of its last step, so that curves may be laid over
-    each other by steps, tokens or time. With `x=tokens` or `x=seconds` the stretch is that of each
-    job's own count, seconds from its first point on, and buckets reach over both ends to the next
-    steps.
+    Each bucket also has the time and the tokens of its last step, so that curves can be overlaid by
+    steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job's own
+    count; seconds count from its first point. Buckets extend beyond both ends to the next steps.
     """
     view = compare(
         context,

@@ -1,4 +1,4 @@
-"""Values of a metric along a lineage: which checkpoints of a job are the best."""
+"""Values of a metric along a lineage, to find the best checkpoints of a job."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trainyard.protocol.states import AttemptState
 def measure(
     connection: Connection, lineage: Lineage, metric: str, steps: Collection[int]
 ) -> Measured:
-    """Return the values of a metric at these steps, each of the attempt that took the step.
+    """Return the values of a metric at these steps, each from the attempt that took the step.
 
     Metrics and commits are reported in different files, and metrics can arrive later. A step
-    without a value is awaited until the metrics of its attempt reach it or the attempt has ended.
+    without a value is pending until the metrics of its attempt reach it or the attempt has ended.
     """
     owners = {
         step: segment.attempt_id
@@ -43,7 +43,7 @@ def measure(
 def _state_of(
     connection: Connection, attempt_ids: Collection[str], metric: str
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """Return of each attempt the last step with stored metrics, and its series of a metric."""
+    """Return the last step with stored metrics and the series of the metric, by attempt."""
     series = metric_series.c
     rows = connection.execute(
         select(attempts.c.id, attempts.c.state, func.max(series.last_step).label("last_step"))

@@ -1,4 +1,4 @@
-"""Points of one series as arrays: how chunks are packed, unpacked and summarised."""
+"""Points of one series as arrays; packs, unpacks and summarises chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK_POINTS = 1000
 """Points of a chunk."""
 
 MAX_SUMMED = 1e12
-"""Values of this size or more are left out of sums, which they would overflow: 30,000 years."""
+"""Values from which on sums leave them out, to avoid overflow: 30,000 years in seconds."""
 
 PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 """Columns of `metric_chunks` from which the points of a chunk are unpacked."""
@@ -22,7 +22,7 @@ PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 _POINT = Struct("<qdd")
 """A live point: step, time, value."""
 POINT_BYTES = _POINT.size
-"""Of each point in a row of `metric_tails`."""
+"""Size of a point in a row of `metric_tails`."""
 _POINT_TYPE = np.dtype([("step", "<i8"), ("time", "<f8"), ("value", "<f8")])
 
 Integers = NDArray[np.int64]
@@ -37,7 +37,7 @@ class Points:
     times: Floats
     """Unix times, seconds."""
     values: Floats
-    """NaN and infinity are values like others."""
+    """May hold NaN and infinity."""
 
     @classmethod
     def of(cls, steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> Self:
@@ -70,7 +70,7 @@ class Points:
         return self.steps.tolist(), self.times.tolist(), self.values.tolist()
 
     def rising_after(self, step: int) -> Points:
-        """Return the points whose step is greater than `step` and than all steps before it."""
+        """Return the points with a step above `step` and above all steps before them."""
         greatest = np.maximum.accumulate(np.concatenate(([step], self.steps)))[:-1]
         rising = self.steps > greatest
         return self if rising.all() else self[rising]
@@ -81,30 +81,30 @@ class Points:
         return self[low:high]
 
     def step_sum(self) -> float:
-        """Return the sum of the values after the first, each times the steps that it covers.
+        """Return the sum of the values after the first, each times the steps it covers.
 
-        A point of a mean, such as `perf/step_seconds`, covers the steps since the point before it.
+        A point of a mean, such as `perf/step_seconds`, covers the steps since the previous point.
         """
         return float(summable(self.values[1:]) @ np.diff(self.steps))
 
 
 def summable(values: Floats) -> Floats:
-    """Return durations with zero for what is none: NaN, negative ones, `MAX_SUMMED` or more.
+    """Return durations with zero for invalid ones: NaN, negative, `MAX_SUMMED` or more.
 
-    A negative one would take the time of others from the sum.
+    A negative one would subtract from the others' time.
     """
     return np.where((values >= 0) & (values < MAX_SUMMED), values, 0.0)
 
 
 def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:
-    """Cut points into rows of `metric_chunks` (without series); what fills no chunk is left."""
+    """Cut points into rows of `metric_chunks` (without series); return the incomplete rest too."""
     whole = len(points) - len(points) % CHUNK_POINTS
     starts = range(0, whole, CHUNK_POINTS)
     return [pack(points[start : start + CHUNK_POINTS]) for start in starts], points[whole:]
 
 
 def pack(points: Points) -> dict[str, Any]:
-    """Return at least one point as a row of `metric_chunks`, without its series."""
+    """Return points, at least one, as a row of `metric_chunks` without its series."""
     steps, finite = points.steps, points.values[np.isfinite(points.values)]
     return {
         "first_step": int(steps[0]),
@@ -129,7 +129,7 @@ def unpack(
     times: bytes,
     numbers: bytes,
 ) -> Points:
-    """Return the points of a chunk by its columns `PACKED`."""
+    """Return the points of a chunk from its columns `PACKED`."""
     if steps is not None:
         taken = np.frombuffer(steps, dtype="<i8")
     else:

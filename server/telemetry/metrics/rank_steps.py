@@ -1,10 +1,10 @@
-"""What the ranks of a program log, staged by step and folded to minimum, mean and maximum.
+"""Stages the metrics of a program's ranks by step and folds them to minimum, mean and maximum.
 
-A rank's records have rising steps, so that it has given all of a step once it is at a later one.
-When all ranks are beyond a step, its values are folded: `loss` of several ranks becomes `loss/min`,
-`loss/mean` and `loss/max`. A step that some rank never reaches is folded after a time, or because
-too many wait, or at the end of the attempt; what comes later is left out. All of it happens in the
-transaction of the report, so that each value counts once.
+A rank's records have rising steps, so a rank has completed a step once it logs a later one. When
+all ranks have completed a step, its values are folded: `loss` of several ranks becomes `loss/min`,
+`loss/mean` and `loss/max`. A step that some rank never completes is folded after a time, when too
+many wait, or at the end of the attempt; values that arrive later are left out. All of this happens
+in the transaction of the report, so that each value counts once.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from trainyard.run.record_base import to_plain
 from trainyard.run.records import MetricRecord
 
 WAITS = timedelta(seconds=120)
-"""Time after which a step is folded although some rank has not gone beyond it."""
+"""Time after which a step is folded although some rank has not completed it."""
 MAX_STAGED = 10_000
-"""Steps of an attempt that wait at once; the first ones above it are folded early."""
+"""Most staged steps of an attempt; the earliest ones in excess are folded early."""
 MAX_NAMES = 700
-"""Names of a step that are folded: three series each, and an attempt has 2,000."""
+"""Most folded names of a step: each makes three series, and an attempt may have 2,000."""
 MAX_REWRITTEN = 200_000
-"""Staged values that a report may have read and written again: it brings fewer itself. A rank that
-logs one value of many wide steps at once would hold the database for minutes."""
+"""Most staged values that a report may rewrite; it brings fewer itself. A rank that logs one value
+for each of many wide steps would otherwise hold the database for minutes."""
 FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
-"""Steps, and their values, after which the rest is left to the next report."""
+"""Most steps, and values of them, that one report folds; the next report continues."""
 STEPS_A_QUERY = 50
 ENDED_AT_ONCE = 20
-"""Ended attempts whose rest one look folds."""
+"""Ended attempts that one check folds."""
 OVER = 2**62
-"""Step of a rank that has ended."""
+"""The step that stands for an ended rank."""
 
 RankRecord = tuple[int, MetricRecord]
-"""A rank, and what it logged."""
+"""A rank and its record."""
 
 _OF_ATTEMPT = rank_steps.c.attempt_id == bindparam("attempt_id")
 _STAGED = select(func.count()).select_from(rank_steps).where(_OF_ATTEMPT)
@@ -61,13 +61,13 @@ class _Fold:
 
     time: float = 0.0
     ranks: int = 1
-    """How many there are."""
+    """Number of ranks."""
     values: dict[str, list[float]] = field(default_factory=dict)
     """By name: count, minimum, sum, maximum."""
     digests: list[str] = field(default_factory=list)
-    """The sum of those that were given."""
+    """Digests of the ranks, or their sum."""
     digested: set[int] = field(default_factory=set)
-    """Ranks that gave one."""
+    """Ranks that gave a digest."""
 
     @classmethod
     def of_row(cls, data: Mapping[str, Any]) -> _Fold:
@@ -98,7 +98,7 @@ class _Fold:
             if row is not None:
                 count, least, total, most = row
                 row[0], row[2] = count + 1, total + value
-                if value < least or least != least:  # NaN: any other value comes before it
+                if value < least or least != least:  # any other value replaces NaN
                     row[1] = value
                 if value > most or most != most:
                     row[3] = value
@@ -106,13 +106,13 @@ class _Fold:
                 self.values[name] = [1, value, value, value]
 
     def record(self, step: int) -> MetricRecord | None:
-        """Return what the step is folded to; None where a single rank logged."""
+        """Return the folded step; None if only a single rank logged values."""
         values: dict[str, float] = {}
         for name, (count, least, total, most) in self.values.items():
             if count > 1:
                 values |= {f"{name}/min": least, f"{name}/mean": total / count, f"{name}/max": most}
         digest = None
-        if len(self.digested) == self.ranks:  # of fewer it would be that of other samples
+        if len(self.digested) == self.ranks:  # fewer ranks cover only some of the samples
             digest = merge_digests(self.digests)
         if not values and digest is None:
             return None
@@ -122,10 +122,10 @@ class _Fold:
 def fold(
     connection: Connection, attempt_id: str, given: Sequence[RankRecord], *, now: datetime
 ) -> list[MetricRecord]:
-    """Stage records of ranks; return what is to be stored now, in the order of steps.
+    """Stage records of ranks; return the records to store now.
 
-    That is the folds of complete steps, and at once what a rank logged of itself alone, by names
-    that end with `/rank-<its number>`.
+    First come a rank's own values, named `<metric>/rank-<number>`, which are not folded; then the
+    folds of completed steps in the order of steps.
     """
     if not given:
         return []
@@ -140,7 +140,7 @@ def fold(
 
 
 def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
-    """Return how many ranks have given records, and the step that all of these have reached."""
+    """Return the number of ranks with records, and the step that all of them have reached."""
     ranks, step = connection.execute(_REACHED, {"attempt_id": attempt_id}).one()
     return ranks, step or 0
 
@@ -148,20 +148,20 @@ def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
 def end_ranks(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, last: bool, now: datetime
 ) -> list[MetricRecord]:
-    """Note that these ranks log no more; of the last ones, return the first folds that are left."""
+    """Mark ranks as ended; if they are the last ones, return the first of the remaining folds."""
     mine = rank_progress.c.attempt_id == attempt_id
     if not last:
         ended = rank_progress.c.rank.in_(list(ranks))
         connection.execute(update(rank_progress).where(mine, ended).values(step=OVER))
         return []
     folds = _take(connection, attempt_id, before=OVER, staged_before=now)
-    if not connection.scalar(_STAGED, {"attempt_id": attempt_id}):  # else `fold_ended` goes on
+    if not connection.scalar(_STAGED, {"attempt_id": attempt_id}):  # else `fold_ended` continues
         connection.execute(delete(rank_progress).where(mine))
     return folds
 
 
 def fold_ended(context: Context) -> None:
-    """Fold what is left of attempts that ended without a last report, such as with a lost node."""
+    """Fold the staged steps of attempts that ended without a last report, as with a lost node."""
     left = (
         select(rank_steps.c.attempt_id)
         .distinct()
@@ -178,7 +178,7 @@ def fold_ended(context: Context) -> None:
 
 
 def _own(given: Iterable[RankRecord]) -> Iterator[RankRecord]:
-    """Yield the values that a rank logged of itself; those of rank 0 are stored already."""
+    """Yield the values that a rank logged under its own name; rank 0's are stored already."""
     for rank, record in given:
         if rank > 0:
             yield rank, _part(record, f"/rank-{rank}", own=True)
@@ -202,7 +202,7 @@ def _part(record: MetricRecord, ending: str, *, own: bool) -> MetricRecord:
 def _stage(
     connection: Connection, attempt_id: str, steps: Mapping[int, list[RankRecord]], *, now: datetime
 ) -> None:
-    """Add records to the rows of their steps; once too many are rewritten, leave the others out."""
+    """Add records to the rows of their steps; leave out the rest after `MAX_REWRITTEN` values."""
     rewritten = 0
     for some in batches(sorted(steps), STEPS_A_QUERY):
         if rewritten > MAX_REWRITTEN:
@@ -223,7 +223,7 @@ def _stage(
 
 
 def _advance(connection: Connection, attempt_id: str, given: Iterable[RankRecord]) -> None:
-    """Note how far each rank is."""
+    """Store the last step of each rank."""
     reached: dict[int, int] = {}
     for rank, record in given:
         reached[rank] = max(record.step, reached.get(rank, 0))
@@ -241,9 +241,9 @@ def _advance(connection: Connection, attempt_id: str, given: Iterable[RankRecord
 def _fold_due(
     connection: Connection, attempt_id: str, ranks: int, *, now: datetime
 ) -> list[MetricRecord]:
-    """Fold the steps that all ranks are beyond, those that wait too long, and those above 10,000.
+    """Fold completed steps, steps that have waited too long, and those in excess of 10,000.
 
-    The order of steps stays: what lies before a step that is folded is folded with it.
+    A folded step takes all earlier steps with it, so that the order of steps is kept.
     """
     logging, slowest = connection.execute(_REACHED, {"attempt_id": attempt_id}).one()
     complete = slowest if logging >= ranks else 0
@@ -259,7 +259,7 @@ def _fold_due(
 def _take(
     connection: Connection, attempt_id: str, *, before: int, staged_before: datetime
 ) -> list[MetricRecord]:
-    """Remove the first of the rows that are due, and return their folds."""
+    """Remove the first due rows, and return their folds."""
     mine = rank_steps.c.attempt_id == attempt_id
     due = (rank_steps.c.step < before) | (rank_steps.c.staged_at < staged_before)
     query = (

@@ -1,7 +1,7 @@
-"""A series as charts read it: summaries of chunks, live points, buckets of both.
+"""Reads series for charts: summaries of chunks, live points, and buckets of both.
 
-Of most chunks only the summary is read; the few that a bucket or an end of a segment cuts are
-decoded. A bucket is an exact summary of the points of its steps, so none hides a NaN.
+Most chunks are read as summaries only. A chunk is decoded if the border of a bucket or the end of a
+segment cuts it. A bucket is an exact summary of the points of its steps, so it hides no NaN.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from server.telemetry.metrics.points import PACKED, Floats, Integers, Points, un
 from server.telemetry.metrics.store import read_tails
 
 WIDEST = 2
-"""A chunk of up to so many bucket widths is kept whole, and moves the borders next to it; a wider
-one must be decoded."""
+"""Widest chunk that is kept whole, in bucket widths: it moves the borders next to it. A wider one
+must be decoded."""
 
 MERGED_AT = 60_000
-"""Spans above the wanted number at which they are merged into buckets; each takes 64 bytes."""
+"""Spans beyond the limit at which they are merged into buckets; a span takes 64 bytes."""
 DECODED_AT_ONCE = 100
-"""Chunks that are decoded at once: their points take 2.4 MB."""
+"""Chunks decoded together: their points take 2.4 MB."""
 
 _ELEMENTS: Mapping[str, Callable[[Any], Any]] = {
     "postgresql": func.json_array_elements,
     "sqlite": func.json_each,
 }
-"""What makes the rows of a list."""
+"""The SQL function that turns a list into rows, by dialect."""
 
 ChunkKey = tuple[int, int]
 """Series and first step of a chunk."""
 Values = tuple[Integers, Floats]
-"""Steps and values of some points."""
+"""Steps and values."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Spans:
     non_finite: Integers
     """NaN and infinite points of each."""
     low: Floats
-    """Least finite value; NaN when there is none. So are the next two."""
+    """Least finite value; NaN, like the next two, without any."""
     high: Floats
     """Greatest finite value."""
     last_value: Floats
@@ -108,12 +108,11 @@ class Spans:
 
 
 class Buckets:
-    """Gathers the spans of a curve in a number of buckets; few spans stay as they are.
+    """Merges the spans of a curve into at most `limit` buckets; fewer spans stay as they are.
 
-    The steps are cut into as many equal cells, and a span belongs to the cell of its middle. So a
-    bucket is exact over the steps that it names, and its borders lie at most half a span in
-    addition to those of its cell. What is gathered is merged now and then, which bounds the memory
-    of a curve.
+    The steps are cut into `limit` equal cells, and a span belongs to the cell of its middle. So a
+    bucket is exact over the steps that it names, and its borders extend at most half a span beyond
+    its cell. Spans are merged from time to time, which bounds the memory of a curve.
     """
 
     def __init__(self, *, first: int, last: int, limit: int) -> None:
@@ -133,13 +132,13 @@ class Buckets:
             self._merge()
 
     def spans(self) -> Spans:
-        """Return what was added, in at most as many buckets as there are cells."""
+        """Return the added spans, merged into at most one bucket per cell."""
         if self._size > self._limit or self._merged:
             self._merge()
         return Spans.joined(spans for _, spans in self._parts)
 
     def _merge(self) -> None:
-        # Segments of a program, which may save any step, can overlap.
+        # Segments of a program can overlap, because it may save at any step.
         order = np.argsort(np.concatenate([spans.first for _, spans in self._parts]), kind="stable")
         cells = np.concatenate([cells for cells, _ in self._parts])[order]
         spans = Spans.joined(spans for _, spans in self._parts)
@@ -169,12 +168,12 @@ class Series:
 
     id: int
     chunks: Spans
-    """Summaries of the chunks that reach into these steps."""
+    """Summaries of the chunks that overlap these steps."""
     tail: Points
     """Live points, all after the last chunk."""
 
     def between(self, first: int, last: int) -> Series:
-        """Return what reaches into `first..last`."""
+        """Return the chunks that overlap `first..last`, and the live points in it."""
         overlaps = (self.chunks.last >= first) & (self.chunks.first <= last)
         return Series(self.id, self.chunks[overlaps], self.tail.between(first, last))
 
@@ -182,7 +181,7 @@ class Series:
 def read_series(
     connection: Connection, series_ids: Sequence[int], *, first: int, last: int
 ) -> dict[int, Series]:
-    """Return the steps `first..last` of several series; a fixed number of queries."""
+    """Return the steps `first..last` of several series with a fixed number of queries."""
     points = read_tails(connection, series_ids, first=first, last=last)
     columns = metric_chunks.c
     query = (
@@ -224,7 +223,7 @@ def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, P
 
 
 def decode_in_turn(connection: Connection, keys: Sequence[ChunkKey]) -> Iterator[Points]:
-    """Yield the points of each of these chunks, a number of chunks a query."""
+    """Yield the points of each of these chunks, several chunks a query."""
     none = Points.joined([])
     for some in batches(keys, DECODED_AT_ONCE):
         found = decode(connection, some)
@@ -233,10 +232,10 @@ def decode_in_turn(connection: Connection, keys: Sequence[ChunkKey]) -> Iterator
 
 @cache
 def _chunks_of_keys(dialect: str) -> Select[Any]:
-    """Return the query of the chunks whose keys the parameter `keys` lists.
+    """Return the query of the chunks listed in the parameter `keys`.
 
-    A join: SQLite reads the whole table for `(a, b) IN (...)`. The list is one parameter, because
-    a statement with a row of parameters for each key is compiled for each number of them.
+    It is a join, because SQLite reads the whole table for `(a, b) IN (...)`. The list is one
+    parameter, because a statement with parameters for each key is compiled for each number of keys.
     """
     columns = metric_chunks.c
     listed = _ELEMENTS[dialect](bindparam("keys", type_=JSON)).table_valued(column("value", JSON))
@@ -270,9 +269,9 @@ def read_values(
 def values_at(
     connection: Connection, series_ids: Iterable[int], *, steps: Collection[int]
 ) -> dict[tuple[int, int], float]:
-    """Return the values of several series at these steps alone, by series and step.
+    """Return the values of several series at exactly these steps, by series and step.
 
-    Only the chunks that hold one of the steps are decoded.
+    Only the chunks that contain one of the steps are decoded.
     """
     listed = list(series_ids)
     if not listed or not steps:
@@ -296,7 +295,7 @@ def values_at(
 
 
 def must_be_decoded(chunks: Spans, *, first: int, last: int, limit: int) -> NDArray[np.bool_]:
-    """Return which chunks are too wide to be kept whole in `limit` buckets of `first..last`."""
+    """Return the mask of the chunks too wide to stay whole in `limit` buckets of `first..last`."""
     return chunks.last - chunks.first + 1 > WIDEST * (last - first + 1) / limit
 
 

@@ -1,4 +1,4 @@
-"""The store of points: a tail of packed rows for live ones, chunks of a thousand for the rest."""
+"""The store of points: a tail of packed rows for live points, then chunks of a thousand."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from server.telemetry.metrics.points import CHUNK_POINTS, Points, chunked, pack_
 from trainyard.run.records import MetricRecord
 
 TAIL_LIMIT = 2000
-"""Points in the tail of a series above which it is compacted."""
+"""Longest tail, in points; a longer one is compacted."""
 COMPACTED_AT_ONCE = 100
-"""Series that one report compacts because of their tails; the others wait for the next one."""
+"""Series that one report compacts because of their tails; the others wait for the next report."""
 MAX_SERIES = 2000
 """Metric names of one attempt; further ones are left out."""
 
@@ -81,7 +81,7 @@ class _Growth:
     series: int
     """Id of the series."""
     tail: int
-    """Points that its tail has before."""
+    """Length of its tail before the append."""
     columns: Columns
 
     def __len__(self) -> int:
@@ -89,25 +89,25 @@ class _Growth:
 
     @property
     def grown(self) -> int:
-        """Points of its tail with these."""
+        """Length of its tail after the append."""
         return self.tail + len(self)
 
 
 def store_metrics(
     connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
 ) -> Mapping[str, Sequence[str]]:
-    """Store metrics as points, and their digests, by as many statements as for one attempt.
+    """Store metrics as points, and their digests, with as many statements as for one attempt.
 
-    A step is stored once for each series: a record of a step which the series has reached is
-    ignored there. (The caller's offsets keep records from coming twice.)
+    A step is stored once for each series: a series ignores records up to its last step. (The
+    caller's offsets prevent duplicate records.)
 
     Args:
-        connection: a transaction that holds the locks of the jobs, or in which no other one can
+        connection: a transaction that holds the locks of the jobs, or during which no other one can
             store metrics of the attempts: rows of a tail must not overlap.
-        metrics: what is new of each attempt, in the order of steps.
+        metrics: new records by attempt id, in the order of steps.
 
     Returns:
-        The names above `MAX_SERIES` of the attempts that have such.
+        Names above `MAX_SERIES` by attempt id; attempts without any are omitted.
     """
     left_out = _store_columns(connection, _points_of(metrics))
     _store_digests(connection, metrics)
@@ -117,10 +117,10 @@ def store_metrics(
 def store_points(
     connection: Connection, attempt_id: str, points: Mapping[str, Points]
 ) -> Sequence[str]:
-    """Store points of an attempt by the names of their series; return those above `MAX_SERIES`.
+    """Store points of an attempt by name of their series; return the names above `MAX_SERIES`.
 
-    The work is bounded by the points given and `COMPACTED_AT_ONCE` tails. The transaction must be
-    as that of `store_metrics`.
+    The work is bounded by the points given and `COMPACTED_AT_ONCE` tails. The transaction must
+    meet the conditions of `store_metrics`.
     """
     columns = {(attempt_id, name): own.columns for name, own in points.items()}
     return _store_columns(connection, columns).get(attempt_id, ())
@@ -129,7 +129,7 @@ def store_points(
 def _store_columns(
     connection: Connection, points: Mapping[SeriesKey, Columns]
 ) -> dict[str, list[str]]:
-    """Store points by their series; return the names above `MAX_SERIES` of each attempt."""
+    """Store points by series; return the names above `MAX_SERIES` by attempt id."""
     if not points:
         return {}
     series, left_out = _series(connection, points)
@@ -157,7 +157,7 @@ def _store_columns(
 
 
 def grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -> None:
-    """Store the last step and the points of the tail of each series, given with its id."""
+    """Store last step and tail size of series, given as (id, last step, tail size)."""
     if not sizes:
         return
     if connection.dialect.name == "postgresql":
@@ -171,10 +171,10 @@ def grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -
 def read_tails(
     connection: Connection, series_ids: Iterable[int], *, first: int, last: int
 ) -> dict[int, Points]:
-    """Return the live points of these steps, by series.
+    """Return the live points of these steps by series.
 
-    Read them before the chunks. A point that is compacted between the two queries then comes
-    twice, not never: the reader drops the tail's points up to the last chunk's end.
+    Read them before the chunks: a point that is compacted between the two queries then comes
+    twice, instead of not at all. The reader drops the tail's points up to the last chunk's end.
     """
     query = (
         select(metric_tails.c.series_id, metric_tails.c.points)
@@ -196,9 +196,9 @@ def read_tails(
 def newest_values(
     connection: Connection, attempt_ids: Sequence[str], name: str, *, limit: int
 ) -> dict[str, list[float]]:
-    """Return the last live values of a series of each attempt, the newest first.
+    """Return the last live values of a series by attempt id, the newest first.
 
-    There are few just after chunks, and an attempt without any is absent.
+    Just after a compaction they are few; attempts without any are omitted.
     """
     given = {"attempt_ids": attempt_ids, "name": name, "before": limit - 1}
     rows = connection.execute(_NEWEST_ROWS, given)
@@ -209,7 +209,7 @@ def newest_values(
 
 
 _older = metric_tails.alias("older")
-# As many rows have as many points at least.
+# A row has at least one point, so `limit` rows suffice.
 _FIRST_OF_NEWEST = (
     select(_older.c.last_step)
     .where(_older.c.series_id == metric_series.c.id)
@@ -254,7 +254,7 @@ def _points_of(metrics: Mapping[str, Sequence[MetricRecord]]) -> dict[SeriesKey,
 
 
 def _rising_after(step: int, columns: Columns) -> Columns:
-    """Return the points whose step is greater than `step` and than all steps before it."""
+    """Return the points with a step above `step` and above all steps before them."""
     steps, times, values = columns
     kept = []
     for index, each in enumerate(steps):
@@ -269,7 +269,7 @@ def _rising_after(step: int, columns: Columns) -> Columns:
 def _series(
     connection: Connection, columns: Mapping[SeriesKey, Columns]
 ) -> tuple[dict[SeriesKey, tuple[int, int, int]], dict[str, list[str]]]:
-    """Return id, last step and tail of series, created if missing, and names above the limit."""
+    """Return id, last step and tail size of series, created if missing, and surplus names."""
     attempt_ids = list(dict.fromkeys(attempt_id for attempt_id, _ in columns))
     found = _read_series(connection, attempt_ids)
     missing = [key for key in columns if key not in found]
@@ -298,7 +298,7 @@ def _read_series(
 
 
 def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
-    """Split the series into those that are compacted now and those that only grow."""
+    """Split the series into those to compact now and those that only grow."""
     bulky: list[_Growth] = []
     small: list[_Growth] = []
     for growth in grown:
@@ -309,7 +309,7 @@ def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
 
 
 def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
-    """Move full chunks out of the tails; return what is left of each series, to be appended."""
+    """Move full chunks out of the tails; return the rest of each series, to be appended."""
     if not grown:
         return []
     with_tail = [growth.series for growth in grown if growth.tail]
@@ -355,7 +355,7 @@ def append_to_tails(connection: Connection, points: Sequence[tuple[int, int, int
             points,
         )
         return
-    # COPY takes the client less time than an INSERT of arrays.
+    # On the client, COPY is faster than an INSERT of arrays.
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)
     into = "COPY metric_tails (series_id, last_step, first_step, points) FROM STDIN"

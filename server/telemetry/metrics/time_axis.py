@@ -18,21 +18,21 @@ from server.telemetry.metrics.series import decode
 from server.telemetry.metrics.store import read_tails
 
 TOKENS = "train/tokens"
-"""Series whose points carry time and tokens; every record with values has it."""
+"""Series with time and tokens in its points; every record with values has it."""
 LOSS = "train/loss"
 FLOAT_BYTES = 8
 
 Axis = Literal["step", "tokens", "seconds"]
-"""What a curve runs over: steps, tokens trained on, or seconds since the job's first point."""
+"""Unit of a curve's x-axis: steps, tokens trained on, or seconds since the job's first point."""
 
 
 Stretch = tuple[int, int] | None
-"""First and last step; None where there is none."""
+"""First and last step; None when empty."""
 
 
 @dataclass(frozen=True)
 class _Closed:
-    """A chunk whose two ends alone are known."""
+    """A chunk that is not decoded; only its first and last point are known."""
 
     segment: Segment
     series_id: int
@@ -45,12 +45,12 @@ class _Closed:
 class StepTimes:
     """Time and tokens along a lineage: exact where `refined`, else at live points and chunks' ends.
 
-    So a million points cost a thousand narrow rows, and only the chunks within which a bucket ends
+    A million points then cost a thousand narrow rows; only chunks that contain the end of a bucket
     are decoded.
     """
 
     points: Points
-    """Steps that are known, in rising order; the values are tokens, NaN where unknown."""
+    """Known steps in rising order; the values are tokens, NaN where unknown."""
     closed: tuple[_Closed, ...]
 
     @property
@@ -59,7 +59,7 @@ class StepTimes:
         return float(self.points.times[0]) if len(self.points) else None
 
     def refined(self, connection: Connection, steps: Integers) -> StepTimes:
-        """Return the same with the chunks decoded within which one of the rising steps lies."""
+        """Decode the chunks that contain one of the given steps, which are in rising order."""
         firsts = np.array([chunk.first for chunk in self.closed], dtype=np.int64)
         lasts = np.array([chunk.last for chunk in self.closed], dtype=np.int64)
         inside = np.searchsorted(steps, firsts, "right") < np.searchsorted(steps, lasts, "left")
@@ -76,7 +76,7 @@ class StepTimes:
         return StepTimes(_ordered([self.points, *parts]), tuple(left))
 
     def at(self, steps: Integers) -> tuple[Floats, Floats]:
-        """Return time and tokens at each step, those of the last point up to it; else NaN."""
+        """Return time and tokens at each step, from the last point up to it; NaN before any."""
         places = np.searchsorted(self.points.steps, steps, "right") - 1
         if not len(self.points):
             return np.full(len(steps), np.nan), np.full(len(steps), np.nan)
@@ -89,19 +89,19 @@ class StepTimes:
     def sharpened(
         self, connection: Connection, axis: Axis, *, low: float, high: float
     ) -> tuple[StepTimes, Stretch]:
-        """Return the steps of a stretch, and the times with the chunks decoded where it ends."""
+        """Decode the chunks at the ends of a stretch; return the refined times and its steps."""
         rough = self.steps_between(axis, low, high)
         if rough is None or axis == "step":
             return self, rough
-        # The steps next to the two found lie within the chunks that hold the ends.
+        # The steps just inside the two found lie in the chunks that contain the ends.
         sharp = self.refined(connection, np.sort([rough[0] + 1, rough[1] - 1]))
         return sharp, sharp.steps_between(axis, low, high)
 
     def steps_between(self, axis: Axis, low: float, high: float) -> Stretch:
-        """Return steps that cover a stretch of an axis; None where the lineage has none of it.
+        """Return first and last step of a stretch of an axis; None without a point in it.
 
-        They reach over its ends, to the next step that is known: a curve then runs out of the
-        frame instead of ending within it.
+        They extend to the next known step beyond each end: a curve then runs out of the frame
+        instead of ending within it.
         """
         if axis == "step":
             return int(min(low, NEVER)), int(min(np.ceil(high), NEVER))
@@ -120,9 +120,9 @@ class StepTimes:
 def read_step_times(
     connection: Connection, segments: Sequence[Segment], names: Iterable[str]
 ) -> StepTimes:
-    """Return the step times of a lineage; a fixed number of queries.
+    """Return the step times of a lineage with a fixed number of queries.
 
-    An attempt without tokens is timed by its loss, else by the first of `names` that it has.
+    The times of an attempt without tokens come from its loss, or the first of `names` it has.
     """
     candidates = (TOKENS, LOSS, *names)
     ids = series_ids(connection, [Curve(name, "lineage", tuple(segments)) for name in candidates])
@@ -152,7 +152,7 @@ def _chosen(
 
 
 def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Points]]:
-    """Return first and last point of each chunk, by series; of the arrays only these are read."""
+    """Return the first and last point of each chunk by series, without reading the whole arrays."""
     columns = metric_chunks.c
     query = (
         select(
@@ -176,12 +176,12 @@ def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Point
 
 
 def number_at(array: Any, place: Any) -> Any:
-    """Return the eight bytes of an array that begin at a place, counted from 1, in a query."""
+    """Return the SQL expression of the 8 bytes of an array from `place`, counted from 1."""
     return func.substr(array, place, FLOAT_BYTES, type_=LargeBinary)
 
 
 def last_number_of(array: Any) -> Any:
-    """Return the last eight bytes of an array of a chunk, in a query."""
+    """Return the SQL expression of the last 8 bytes of an array of a chunk."""
     return number_at(array, (metric_chunks.c.count - 1) * FLOAT_BYTES + 1)
 
 

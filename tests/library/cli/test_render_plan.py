@@ -64,7 +64,7 @@ def test_layouts_are_ranked_with_the_accuracy_of_the_predictions(runs: int) -> N
     if runs:
         assert (
             "Learned from 12 runs on a processor; step time off by 4 % in the median, 11 % at p95; "
-            "memory by 2 % and 5 %; 1 of 11 that were to fit did not."
+            "memory by 2 % and 5 %; 1 of 11 runs predicted to fit did not."
         ) in told
     else:
         assert "From the data sheet of a processor: no run has ended on it yet" in told

@@ -173,13 +173,13 @@ def test_too_much_is_refused_with_the_largest_files(
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ({"local": "absent"}, "is no folder"),
+        ({"local": "absent"}, "is not a folder"),
         ({"local": ".", "folder": "data:x"}, "program.code has folder, local"),
         ({"git": "x"}, "legal: local, or git with commit"),
         ({"git": "x", "commit": "main"}, "the whole hash"),
         ({"local": ".", "include": "x"}, "write a list"),
-        ({"local": ".", "include": ["../x"]}, "no file or folder"),
-        ({"local": ".", "include": ["absent"]}, "no file or folder"),
+        ({"local": ".", "include": ["../x"]}, "not a file or folder"),
+        ({"local": ".", "include": ["absent"]}, "not a file or folder"),
         ({"include": ["train.py"]}, "program.code has include"),
     ],
 )

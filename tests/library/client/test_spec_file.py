@@ -46,7 +46,7 @@ def test_an_empty_yaml_file_is_a_spec_of_defaults(tmp_path: Path) -> None:
     ("name", "text", "said"),
     [
         ("a.txt", "", ".toml, .yaml, .yml, .json"),
-        ("a.toml", "steps = ", "a.toml is no valid TOML: Invalid value"),
+        ("a.toml", "steps = ", "a.toml is not valid TOML: Invalid value"),
         ("a.json", "[1]", "needs a table of fields"),
         ("a.yaml", "a: [", "expected the node content"),
         ("a.json", '{"a": {"lr": 1, "lr": 2}}', "/a/lr: key='lr' is given twice"),

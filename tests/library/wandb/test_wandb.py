@@ -241,7 +241,7 @@ def test_images_are_scaled_as_in_wandb(folder: Path, caplog: pytest.LogCaptureFi
         assert shown(found[name]).tolist() == [[255, 0], [0, 255]], name
     assert shown(found["figure"]).shape == (2, 3, 3)
     assert "log('broken') is left out" in caplog.text
-    assert "log('text') is left out: a str is no number" in caplog.text
+    assert "log('text') is left out: a str is not a number" in caplog.text
     assert records(folder) == [(5, {"a": 1.0})]
 
 

@@ -47,7 +47,9 @@ def test_a_rank_without_work_runs_one_sequence_of_weight_zero(dataset: Dataset) 
     idle = micro_batches(dataset, position=7, partition=partition, dp_rank=2)[1]
     assert idle.weight == 0
     first = micro_batches(dataset, position=7, partition=partition, dp_rank=0)[0]
-    assert idle.tokens.tolist() == first.tokens[:1].tolist(), "a real one: models may divide by it"
+    assert idle.tokens.tolist() == first.tokens[:1].tolist(), (
+        "a real one: models may divide by its length"
+    )
     assert idle.labels.tolist() == [[NO_LABEL] * SEQ_LEN]
     assert idle.positions.shape == (1,)
 

@@ -1,4 +1,4 @@
-"""`checkpoints`: the catalog of a job, and operations on it; `fork`: a new job from one of them."""
+"""`checkpoints`: a job's catalog and actions on it; `fork`: a new job from a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointVie
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
 MAX_SHOWN_FILES = 50
-"""Files of a program's checkpoint that its view lists."""
+"""Most listed files of a program's checkpoint."""
 VERBS = ("verify", "pin", "unpin", "delete")
 
 
@@ -39,7 +39,7 @@ def checkpoints(
         list[str],
         typer.Argument(
             metavar="JOB | [verify|pin|unpin|delete] CHECKPOINT",
-            help="A job to list, a checkpoint such as JOB@step-400 to show, or a verb before one.",
+            help="JOB lists its checkpoints; CHECKPOINT, such as JOB@step-400, shows one.",
         ),
     ],
     limit: Limit = 50,
@@ -47,11 +47,11 @@ def checkpoints(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """List a job's checkpoints, show writers and cost of one, or act on it.
+    """List a job's checkpoints; show, verify, pin, unpin or delete one.
 
-    `verify` compares every file with its checksum and loads every tensor; with --wait it exits with
-    1 when it finds damage. `pin` exempts a checkpoint from retention. `delete` is rejected with the
-    reason while the checkpoint is in use.
+    `verify` compares every file with its checksum and loads every tensor; with --wait, it exits
+    with 1 if it finds damage. `pin` exempts a checkpoint from retention. `delete` is rejected, with
+    the reason, while the checkpoint is in use.
     """
     with Client() as yard:
         if len(given) == 1:
@@ -64,7 +64,7 @@ def checkpoints(
             return
         if len(given) != 2 or given[0] not in VERBS:
             raise UsageError(
-                f"{' '.join(given)!r} is neither a job nor something to do with a checkpoint.",
+                f"{' '.join(given)!r} is neither a job nor an action on a checkpoint.",
                 remedy=f"Write `trainyard checkpoints JOB`, or one of {', '.join(VERBS)} "
                 "before JOB@step-N.",
             )
@@ -97,7 +97,7 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
                    spare=("FILES", "DTYPE", "LAYOUT", "TRY", "WRITTEN", "KIND", "AGE", "PINNED",
                           "SIZE"))  # fmt: skip
     for c in shown:
-        left = "" if c.on_lineage else " (left branch)"
+        left = "" if c.on_lineage else " (abandoned)"
         rows.add(
             f"{c.step:,}",
             str(c.attempt),
@@ -122,7 +122,7 @@ def _deletion(checkpoint: CheckpointView) -> str:
 
 
 def not_deleted(checkpoint: CheckpointView) -> str | None:
-    """Return why the files of a checkpoint are still there, and since when; None if none failed."""
+    """Return why the files of a checkpoint still exist, and since when; None without a failure."""
     failing = checkpoint.not_deleted
     return None if failing is None else f"not deleted: {formats.failed_tries(failing)}"
 
@@ -131,7 +131,7 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
     """Return content, writers and cost of a checkpoint."""
     if isinstance(one.manifest, ProgramManifest):
         return _draw_of_program(one, one.manifest)
-    stall = "not known" if one.stall_seconds is None else f"{one.stall_seconds:.2f} s"
+    stall = "unknown" if one.stall_seconds is None else f"{one.stall_seconds:.2f} s"
     data = one.manifest.train_state.data
     lines: list[RenderableType] = [
         Text(
@@ -145,7 +145,7 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
                 ("weights", one.dtype or formats.DASH),
                 ("data position", f"sequence {data.position:,}, {data.consumed:,} trained on"),
                 ("spec", one.manifest.spec_digest),
-                ("came from", one.parent or "the start"),
+                ("parent", one.parent or "none"),
                 ("verified", _verified(one)),
                 *_facts_of_deletion(one),
             ),
@@ -186,7 +186,7 @@ def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> Rende
         facts(
             (
                 ("place", one.place),
-                ("came from", one.parent or "the start"),
+                ("parent", one.parent or "none"),
                 ("verified", _verified(one)),
                 *_facts_of_deletion(one),
             ),
@@ -198,7 +198,7 @@ def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> Rende
 
 
 def written(checkpoint: CheckpointView) -> str:
-    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`; without writers, how long the save took."""
+    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`; without writers, the duration of the save."""
     count, stall = checkpoint.writers, checkpoint.stall_seconds
     if count is None:
         parts = [f"in {checkpoint.save_seconds:.2f} s"]
@@ -214,7 +214,7 @@ def _checkpoint(yard: Client, reference: str, *, exact: bool) -> str:
     target = resolve(yard, reference, exact=exact)
     if target.checkpoint_id is None:
         raise UnknownReferenceError(
-            f"{reference} is a job: name one of its checkpoints, as {reference}@step-400."
+            f"{reference} is a job: name one of its checkpoints, such as {reference}@step-400."
         )
     return target.checkpoint_id
 
@@ -241,19 +241,19 @@ def fork(
     reference: Newest,
     settings: Set = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the new job; the old one and -fork.")
+        str | None, typer.Option("--name", help="Name of the new job. Default: OLD-fork.")
     ] = None,
     parts: Annotated[
         str | None,
         typer.Option(
             "--parts",
             metavar="model,...",
-            help="Parts to load: model, and any of optimizer, counters, data; all that can "
-            "continue without this option.",
+            help="Parts to load: model, and any of optimizer, counters, data. Default: all that "
+            "can continue.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and what stays exact; store nothing.")
+        bool, typer.Option("--dry-run", help="Only show the plan and what stays exact.")
     ] = False,
     wait: Follow = False,
     json: Json = False,
@@ -272,7 +272,7 @@ def fork(
         checkpoint_id = newest_checkpoint(yard, reference)
         with explained(
             origin,
-            remedy="docs/forking.md lists what a fork may change and what then stays exact.",
+            remedy="docs/forking.md lists the changes that a fork may make, and their effects.",
             spec_field=lambda pointer: pointer.removeprefix("/changes"),
         ):
             reply = yard.fork(
@@ -293,7 +293,7 @@ def fork(
 
 
 def _changes(assignments: list[Assignment]) -> dict[str, Any]:
-    """Return the assignments as a JSON merge patch: an empty value takes a field out."""
+    """Return the assignments as a JSON merge patch: an empty value removes a field."""
     changes: dict[str, Any] = {}
     for assignment in assignments:
         section = changes

@@ -28,42 +28,47 @@ USUAL = (
     "perf/mfu",
     "memory/peak_reserved_gib",
 )
-"""Series that are compared when none is named."""
+"""Series to compare by default."""
 MAX_OTHERS = 6
-"""Series that are compared where no job has a usual one: those of most jobs first."""
+"""Most series to compare if no job has a usual one: the most common ones."""
 LONGEST_SHOWN = 40
-"""Characters of a value that a column shows; `--facts --json` has all."""
+"""Most characters of a value in a column; `--facts --json` has all."""
 CSV_HEADER = "job,name,metric,step,tokens,seconds,last,min,max,count,non_finite"
 
 
 def compare(
     references: Annotated[
         list[str],
-        typer.Argument(metavar="JOB...", help="Up to 8 jobs: ids, beginnings, names, @last."),
+        typer.Argument(metavar="JOB", help="Up to 8 jobs: ids, prefixes of ids, names, @last."),
     ],
     names: Annotated[
-        str | None, typer.Option("--names", metavar="A,B", help="These series, as train/loss.")
+        str | None,
+        typer.Option("--names", metavar="A,B", help="Only these series, such as train/loss."),
     ] = None,
     x: Annotated[
         Literal["step", "tokens", "seconds"],
-        typer.Option("--x", help="What --from and --to count."),
+        typer.Option(
+            "--x", help="Unit of --from and --to. Seconds count from a job's first point."
+        ),
     ] = "step",
     start: Annotated[
-        float | None, typer.Option("--from", min=0, help="Only from here on; seconds of each job.")
+        float | None, typer.Option("--from", min=0, help="Start of the range, in units of --x.")
     ] = None,
-    end: Annotated[float | None, typer.Option("--to", min=0, help="Only up to here.")] = None,
+    end: Annotated[
+        float | None, typer.Option("--to", min=0, help="End of the range, in units of --x.")
+    ] = None,
     points: Annotated[
-        int, typer.Option("--max-points", min=1, help="Buckets a curve (--csv, --json).")
+        int, typer.Option("--max-points", min=1, help="Most buckets of a curve (--csv, --json).")
     ] = 1000,
     facts: Annotated[
-        bool, typer.Option("--facts", help="Only configuration and summary, where they differ.")
+        bool, typer.Option("--facts", help="Show only differing values of config and summary.")
     ] = False,
     csv: Annotated[
-        bool, typer.Option("--csv", help="The curves in buckets, with step, tokens and seconds.")
+        bool, typer.Option("--csv", help="Write curves in buckets: step, tokens and seconds.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show last value and range of each series, job by job, and the facts in which jobs differ."""
+    """Compare jobs: last value and range of each series, and differing config and summary."""
     with Client() as yard:
         job_ids = [resolve_job(yard, reference) for reference in references]
         if facts:
@@ -85,14 +90,14 @@ def compare(
 
 
 def usual_names(names: Iterable[Sequence[str]]) -> list[str]:
-    """Return the series to compare, from those of each job."""
+    """Return the series to compare by default, given those of each job."""
     jobs = Counter(name for each in names for name in each)
     usual = [name for name in USUAL if name in jobs]
     return usual or [name for name, _ in jobs.most_common(MAX_OTHERS)]
 
 
 def csv_lines(view: ComparisonView) -> Iterator[str]:
-    """Yield a line for each bucket, the header first; what is not known stays empty."""
+    """Yield the header and a line for each bucket; unknown values are empty."""
     yield CSV_HEADER
     for job in view.jobs:
         start = job.start_time or 0.0
@@ -107,7 +112,7 @@ def csv_lines(view: ComparisonView) -> Iterator[str]:
 
 
 def draw_facts(view: FactsComparison) -> RenderableType:
-    """Return a line for each value in which jobs differ, with a column for each job."""
+    """Return a line for each differing value, with a column for each job."""
     if not view.config and not view.summary:
         return Text(f"No differences: {counted(view.same, 'value')} in common.")
     heads = [f"{place}: {job.name}" for place, job in enumerate(view.jobs, start=1)]

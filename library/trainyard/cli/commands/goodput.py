@@ -1,4 +1,4 @@
-"""`goodput` and `advise`: where the time of a job or of all slots went, and what slows a job."""
+"""`goodput` and `advise`: the time of a job or of all slots by category, and what slows a job."""
 
 from __future__ import annotations
 
@@ -29,40 +29,54 @@ from trainyard.protocol.goodput import (
 )
 
 BAR = 30
-"""Characters of a bar that stands for all of the time."""
+"""Characters of a bar for all of the time."""
 DAY = ["%Y-%m-%d"]
 
 
 def goodput(
     reference: Annotated[
         str | None,
-        typer.Argument(metavar="JOB", help="A job, as for other commands; absent: all slots."),
+        typer.Argument(
+            metavar="JOB", help="Job id, prefix of an id, name, or @last. Default: all slots."
+        ),
     ] = None,
     interval_steps: Annotated[
         int | None,
-        typer.Option("--save-every", metavar="STEPS", min=0, help="JOB with these saves; 0: none."),
+        typer.Option(
+            "--save-every",
+            metavar="STEPS",
+            min=0,
+            help="Replay JOB with a save every STEPS steps; 0 for no saves.",
+        ),
     ] = None,
     first: Annotated[
         datetime | None,
-        typer.Option("--from", formats=DAY, metavar="DAY", help="Of all slots: first day, in UTC."),
+        typer.Option(
+            "--from",
+            formats=DAY,
+            metavar="DAY",
+            help="All slots: first day (UTC). Default: 29 days before the last.",
+        ),
     ] = None,
     last: Annotated[
         datetime | None,
-        typer.Option("--to", formats=DAY, metavar="DAY", help="Of all slots: last day."),
+        typer.Option(
+            "--to", formats=DAY, metavar="DAY", help="All slots: last day (UTC). Default: today."
+        ),
     ] = None,
     project: Annotated[
-        str | None, typer.Option("--project", help="Of all slots: those of its jobs.")
+        str | None, typer.Option("--project", help="All slots: only those held by its jobs.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what the time of a job was spent on, or without JOB that of all slots.
+    """Show how a job spent its time, by category; without JOB, how all slots did.
 
-    The categories sum to the time exactly; docs/goodput.md has the source of each.
+    The categories sum exactly to the time; docs/goodput.md explains each.
     """
     if reference is None and interval_steps is not None:
         raise UsageError("--save-every needs a JOB")
     if reference is not None and (first or last or project):
-        raise UsageError("--from, --to and --project are of all slots: leave JOB out")
+        raise UsageError("--from, --to and --project apply to all slots: leave JOB out")
     with Client() as yard:
         if reference is None:
             cluster = yard.cluster_goodput(
@@ -78,7 +92,7 @@ def goodput(
 
 
 def draw(view: GoodputView) -> RenderableType:
-    """Return a line for each category that has time, the longest first, and the ratios."""
+    """Return a line for each category with time, the longest first, and the ratios."""
     times = [(each.words, each.milliseconds) for each in view.categories]
     rows = _bars("CATEGORY", "TIME", times)
     rows.add("wall time", duration(view.wall_milliseconds / 1000), "", "")
@@ -86,7 +100,7 @@ def draw(view: GoodputView) -> RenderableType:
 
 
 def draw_cluster(view: ClusterGoodputView) -> RenderableType:
-    """Return a line for each category that has slot-time, and the jobs that lost the most."""
+    """Return a line for each category with slot-time, and the jobs that lost the most."""
     rows = _bars(
         "SLOTS WERE",
         "SLOT TIME",
@@ -104,9 +118,9 @@ def draw_cluster(view: ClusterGoodputView) -> RenderableType:
 
 
 def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
-    """Return the recorded outcome of a job, that of the requested interval and the best one."""
+    """Return the outcomes of the recorded, the requested and the best interval."""
     if answer.replayed is None or answer.best is None:
-        return Text("No time of a step is recorded: there is nothing to replay.")
+        return Text("No step times are recorded: there is nothing to replay.")
     numbers = ("GOODPUT", "WALL TIME", "STEPS LOST", "TIME LOST", "STALLS")
     rows = Listing("SAVES", *numbers, right=numbers, elastic="SAVES")
 
@@ -159,7 +173,7 @@ def _every(steps: int) -> str:
 def _ratios(view: GoodputView) -> str:
     if view.goodput is None and view.wall_milliseconds:
         return (
-            "Goodput and ETTR are unknown: no step has its time, which a program logs as "
+            "Goodput and ETTR are unknown: no step times are recorded. A program logs them as "
             f"perf/step_seconds. {_failed(view).capitalize()}."
         )
     return f"Goodput {share(view.goodput)}, ETTR {share(view.ettr)}, {_failed(view)}."
@@ -181,9 +195,9 @@ def _failed(view: MeanTimeToFailure) -> str:
 
 
 def advise(reference: JobReference, json: Json = False) -> None:
-    """Show what slows a job, by its own records: evidence, what to change, the most it gains.
+    """Show what slows a job: evidence from its records, a remedy, and its largest possible gain.
 
-    docs/advice.md has the rule of each finding.
+    docs/advice.md explains the rules.
     """
     with Client() as yard:
         emit(yard.advice(resolve_job(yard, reference)), draw_advice, as_json=json)
@@ -192,7 +206,7 @@ def advise(reference: JobReference, json: Json = False) -> None:
 def draw_advice(view: AdviceView) -> RenderableType:
     """Return a paragraph for each finding, the costliest first."""
     if view.attempt is None:
-        read = "No time of a step is recorded: only the time on slots was read."
+        read = "No step times are recorded: only the time on slots was read."
     else:
         read = f"Read: the last {counted(view.recent_steps, 'step')} of attempt {view.attempt}."
     if not view.findings:

@@ -28,7 +28,7 @@ from trainyard.protocol.rest.jobs import CancelReply, JobView
 from trainyard.spec.sections.resources import priority_words
 
 OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
-"""Fields that a resume may change without their section, and their names in the overrides."""
+"""Fields that a resume may change without the rest of their section, by name in the overrides."""
 
 
 def stop(
@@ -37,7 +37,7 @@ def stop(
     wait: Wait = False,
     json: Json = False,
 ) -> None:
-    """Save a checkpoint, then leave."""
+    """Save a checkpoint, then end the job; it can resume later."""
     with Client() as yard:
         job = yard.stop(resolve_job(yard, reference), reason=reason)
         if wait:
@@ -48,7 +48,7 @@ def stop(
 def cancel(
     reference: JobReference, reason: Reason = "", yes: Yes = False, json: Json = False
 ) -> None:
-    """Leave now, without saving; shows what is lost and requires confirmation."""
+    """End a job now without saving; shows the lost steps and requires confirmation."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         if not yes:
@@ -59,7 +59,7 @@ def cancel(
 
 
 def kill(reference: JobReference, reason: Reason = "", json: Json = False) -> None:
-    """Cancel without confirmation."""
+    """Cancel a job without confirmation."""
     cancel(reference, reason, yes=True, json=json)
 
 
@@ -67,11 +67,14 @@ def priority(
     reference: JobReference,
     given: Annotated[
         str,
-        typer.Argument(metavar="PRIORITY", help="low, normal, high, or a number (-100 to 100)."),
+        typer.Argument(metavar="PRIORITY", help="low, normal, high, or a number, -100 to 100."),
     ],
     json: Json = False,
 ) -> None:
-    """Change the priority of a job that waits or runs; `trainyard priority JOB -- -20`."""
+    """Change the priority of a waiting or running job.
+
+    Write a negative number after --: `trainyard priority JOB -- -20`.
+    """
     with Client() as yard:
         number = re.fullmatch(r"[+-]?\d+", given)
         job = yard.set_priority(resolve_job(yard, reference), int(given) if number else given)
@@ -86,37 +89,36 @@ def _cancelled(reply: CancelReply) -> RenderableType:
 
 
 def _at_risk(yard: Client, job: JobView) -> str:
-    """Return the work that a cancel would lose now."""
+    """Return the work that a cancel would lose."""
     saved = max((c.step for c in yard.checkpoints(job.id) if c.on_lineage), default=0)
     if not formats.has_step(job.progress, job.state):
-        return "What it did since its last save would be lost; it has reported no step."
+        return "Its work since the last save would be lost; it has reported no step."
     steps = max(job.progress.step - saved, 0)
     return f"{formats.counted(steps, 'step')} since the last checkpoint would be lost."
 
 
 def resume(
     reference: Annotated[
-        str, typer.Argument(metavar="JOB", help="A job, or JOB@step-400 to go back to that step.")
+        str, typer.Argument(metavar="JOB", help="Job, or JOB@step-400 to go back to that step.")
     ],
     world_size: Annotated[
-        int | None, typer.Option("--world-size", min=1, help="Slots; as before without.")
+        int | None,
+        typer.Option("--world-size", min=1, help="Number of slots. Default: unchanged."),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Another number of steps in all.")
+        int | None, typer.Option("--steps", min=1, help="New total number of steps.")
     ] = None,
     settings: Set = None,
     allow_code_change: Annotated[
         bool,
         typer.Option(
-            "--allow-code-change", help="Resume although the files of model.code have changed."
+            "--allow-code-change", help="Resume even if the files of model.code have changed."
         ),
     ] = False,
     options: Annotated[
-        bool, typer.Option("--options", help="Only list the world sizes that would be legal.")
+        bool, typer.Option("--options", help="Only list the legal world sizes.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only compare before and after.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the changes.")] = False,
     wait: Follow = False,
     json: Json = False,
 ) -> None:
@@ -131,7 +133,7 @@ def resume(
         _warn_of_a_repeat(job, assignments)
         with explained(
             partial(spec_file.origin, file=None, assignments=assignments),
-            remedy=f"`trainyard resume {target.job_id} --options` lists what is legal.",
+            remedy=f"`trainyard resume {target.job_id} --options` lists the legal world sizes.",
             spec_field=_spec_field,
         ):
             reply = yard.resume(
@@ -153,7 +155,7 @@ def resume(
 
 
 def _warn_of_a_repeat(job: JobView, assignments: Iterable[Assignment]) -> None:
-    """Warn where a resume with these assignments would end as the newest attempt did."""
+    """Warn if a resume with these assignments would fail like the newest attempt."""
     action = job.next_action
     if action is None:
         return
@@ -170,8 +172,7 @@ def _warn_of_a_repeat(job: JobView, assignments: Iterable[Assignment]) -> None:
 def _overrides(job: JobView, assignments: Iterable[Assignment]) -> dict[str, Any]:
     """Return the overrides for the assignments.
 
-    An override replaces a whole section, so each one starts from the section as the newest attempt
-    has it.
+    An override replaces a whole section, so each one starts from the newest attempt's section.
 
     Raises:
         UsageError: a resume may not change one of the fields.
@@ -211,23 +212,23 @@ def _spec_field(pointer: str) -> str:
 def delete(
     reference: JobReference,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Delete its checkpoints too.")
+        bool, typer.Option("--checkpoints", help="Delete the job's checkpoints too.")
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Remove a finished job; its checkpoints stay unless they are named too."""
+    """Delete a finished job; its checkpoints are kept without --checkpoints."""
     with Client() as yard:
         job = yard.job(resolve_job(yard, reference))
         if not yes:
             what = "and its checkpoints" if checkpoints else "and keep its checkpoints"
             confirm(f"Delete {job.name} {what}?", flag="--yes")
         operations = yard.delete(job.id, checkpoints="delete" if checkpoints else "keep")
-    going = "; its checkpoints go now, as `trainyard operations` shows" if operations else ""
+    going = "; its checkpoints are being deleted: `trainyard operations`" if operations else ""
     write_text(f"Deleted {job.name}{going}.")
 
 
 def confirm(question: str, *, flag: str) -> None:
-    """Prompt for confirmation; without a terminal fail and name the option that replaces it."""
+    """Prompt for confirmation; without a terminal, fail and name the option to use instead."""
     if not has_terminal():
         raise UsageError(question, remedy=f"There is no terminal for an answer: use {flag}.")
     if not typer.confirm(question, err=True):

@@ -19,7 +19,7 @@ from trainyard.client.settings import Connection, resolve, save
 
 Profile = Annotated[
     str | None,
-    typer.Option("--profile", metavar="NAME", help="Keep address and token under this name."),
+    typer.Option("--profile", metavar="NAME", help="Store address and token under this name."),
 ]
 
 
@@ -29,12 +29,12 @@ def up(context: typer.Context) -> None:
 
 
 def down(context: typer.Context) -> None:
-    """End the control plane here: running jobs save a checkpoint and stop first."""
+    """Stop the control plane on this machine, after running jobs have saved a checkpoint."""
     _embedded("down", *context.args)
 
 
 def _embedded(*arguments: str) -> None:
-    """Replace this process by `python -m embedded`, without importing it."""
+    """Replace this process with `python -m embedded`, without importing it."""
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
         raise UsageError(
             "the control plane is not installed here",
@@ -45,20 +45,22 @@ def _embedded(*arguments: str) -> None:
 
 
 def login(
-    url: Annotated[str, typer.Argument(help="Such as https://trainyard.example.com.")],
+    url: Annotated[
+        str, typer.Argument(help="Address of the server, such as https://trainyard.example.com.")
+    ],
     token: Annotated[
-        str | None, typer.Option("--token", help="Asked for without it, and not shown.")
+        str | None, typer.Option("--token", help="Access token. Default: a hidden prompt.")
     ] = None,
     profile: Profile = None,
 ) -> None:
-    """Check a token and store it, with the server's address, for the other commands."""
+    """Check a token, and store it with the server's address for the other commands."""
     if profile is not None:
         settings.choose_profile(profile)
     if "?" in url:
         raise UsageError(
             "this link logs a browser in, once",
-            remedy="Give the server's address alone, and a token: the page Tokens makes one. On "
-            "the machine of `trainyard up` no login is needed.",
+            remedy="Give only the server's address, and a token from the page Tokens. On the "
+            "machine of `trainyard up`, no login is needed.",
         )
     if "://" not in url:
         url = f"{_guessed_scheme(url)}://{url}"
@@ -73,5 +75,5 @@ def login(
 
 
 def _guessed_scheme(address: str) -> str:
-    """Return the scheme of an address without one: only a loopback address is served plainly."""
+    """Return the scheme of an address without one: `http` only for loopback, else `https`."""
     return "http" if is_loopback(urlsplit(f"//{address}").hostname or "") else "https"

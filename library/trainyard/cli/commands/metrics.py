@@ -25,25 +25,26 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES
 PAGE_LINES = 1000
 
 Attempt = Annotated[
-    int | None, typer.Option("--attempt", min=1, help="Number of the attempt; the newest without.")
+    int | None, typer.Option("--attempt", min=1, help="Number of the attempt. Default: the newest.")
 ]
 
 
 def metrics(
     reference: JobReference,
     names: Annotated[
-        str | None, typer.Option("--names", metavar="A,B", help="Only these, as train/loss.")
+        str | None,
+        typer.Option("--names", metavar="A,B", help="Only these series, such as train/loss."),
     ] = None,
     attempt: Attempt = None,
     points: Annotated[
-        int, typer.Option("--max-points", min=1, help="Buckets a series (with --json).")
+        int, typer.Option("--max-points", min=1, help="Most buckets of a series (with --json).")
     ] = 1000,
     csv: Annotated[
-        bool, typer.Option("--csv", help="Every point: attempt,step,time,name,value.")
+        bool, typer.Option("--csv", help="Write every point: attempt,step,time,name,value.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show each series with its last value and range; NaN is counted, never hidden."""
+    """Show the last value and range of each series, and the number of NaN and infinite points."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         chosen = tuple(name for name in (names or "").split(",") if name)
@@ -60,13 +61,14 @@ def logs(
     rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="Global rank.")] = 0,
     attempt: Attempt = None,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=1, max=PAGE_LINES, help="Last lines to show.")
+        int, typer.Option("--lines", "-n", min=1, max=PAGE_LINES, help="Number of last lines.")
     ] = 100,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow new lines to the end of the job.")
+        bool, typer.Option("--follow", "-f", help="Show new lines until the job ends.")
     ] = False,
     search: Annotated[
-        str | None, typer.Option("--search", "-s", metavar="TEXT", help="Only lines with this.")
+        str | None,
+        typer.Option("--search", "-s", metavar="TEXT", help="Only lines that contain TEXT."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -91,10 +93,10 @@ def _write_page(page: LogPage) -> None:
     if page.open_line is not None:
         print(page.open_line, flush=True)
     elif not page.lines:
-        note(f"Rank {page.rank} has written nothing; `trainyard show` has what happened.")
+        note(f"Rank {page.rank} has written nothing; `trainyard show` may show the reason.")
     if page.lines and page.lines[0].number > 0:
         earlier = page.lines[0].number
-        note(f"{earlier:,} earlier lines; --lines shows more, --search looks in all.")
+        note(f"{earlier:,} earlier lines; --lines shows more, --search searches all.")
 
 
 def artifacts(
@@ -102,11 +104,11 @@ def artifacts(
     get: Annotated[
         str | None,
         typer.Option(
-            "--get", metavar="NAME", help="Write the newest of this name, and all below it."
+            "--get", metavar="NAME", help="Download the newest artifact NAME, or all below NAME/."
         ),
     ] = None,
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Folder to write into.", file_okay=False)
+        Path, typer.Option("--to", metavar="DIR", help="Folder for --get.", file_okay=False)
     ] = Path(),
     kind: Annotated[
         str | None,
@@ -135,7 +137,7 @@ def _write(line: LogLine, *, as_json: bool) -> None:
 
 
 class _Follower:
-    """Writes lines as they come; on a terminal the line that still changes stands below them."""
+    """Writes lines as they arrive; a terminal shows the unfinished line below them."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -149,7 +151,7 @@ class _Follower:
         self._clear()
 
     def write(self, each: LogLine | str) -> None:
-        """Write a line, or the text of the one that still changes."""
+        """Write a line, or the text of the unfinished one."""
         self._clear()
         if isinstance(each, LogLine):
             _write(each, as_json=self._as_json)
@@ -167,9 +169,9 @@ class _Follower:
 def _following(
     yard: Client, job_id: str, *, attempt: int | None, rank: int, lines: int
 ) -> Iterator[LogLine | str]:
-    """Yield the last lines and then new ones until the job has ended, over its attempts.
+    """Yield the last lines, then new ones across attempts until the job has ended.
 
-    After them comes the text of the line that still changes, each time that there is output.
+    After each output comes the text of the unfinished line.
     """
     shown: int | None = None
     next_line: int | None = None
@@ -186,7 +188,7 @@ def _following(
             continue
         newest = attempt or newest
         while shown is not None and newest is not None and shown < newest:
-            # What the former attempt wrote last may have come while the stream was interrupted.
+            # The previous attempt may have written more while the stream was interrupted.
             yield from _rest(yard, job_id, attempt=shown, rank=rank, next_line=next_line or 0)
             shown, next_line = shown + 1, 0
             note(f"Attempt {shown}")
@@ -214,7 +216,7 @@ def _rest(
     next_line: int | None,
     lines: int = PAGE_LINES,
 ) -> Iterator[LogLine | str]:
-    """Yield lines from `next_line` on, or the last `lines` to begin with; then the open one."""
+    """Yield lines from `next_line` on, or at first the last `lines`; then the unfinished one."""
     while True:
         try:
             limit = lines if next_line is None else PAGE_LINES

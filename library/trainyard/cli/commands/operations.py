@@ -38,20 +38,18 @@ def operations(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[JOB | CHECKPOINT] | cancel OPERATION",
-            help="Only those of a job or a checkpoint, or an operation to cancel, by its id.",
+            metavar="JOB | CHECKPOINT | cancel OPERATION",
+            help="List only those of a job or a checkpoint, or cancel one by its id.",
         ),
     ] = None,
-    open_only: Annotated[
-        bool, typer.Option("--open", help="Only those that have not ended.")
-    ] = False,
+    open_only: Annotated[bool, typer.Option("--open", help="Only open operations.")] = False,
     limit: Limit = 20,
     json: Json = False,
 ) -> None:
-    """Show operations on checkpoints: verifications, exports, deletions and so on.
+    """List operations on checkpoints: verifications, exports, deletions and so on.
 
-    `cancel` ends a waiting operation at once and a running one within seconds, on its node. A
-    deletion that has begun cannot be cancelled.
+    `cancel` ends a waiting operation immediately, and a running one within seconds. A deletion that
+    has started cannot be cancelled.
     """
     words_given = given or []
     with Client() as yard:
@@ -75,7 +73,7 @@ def operations(
 
 
 def _operation(yard: Client, reference: str) -> str:
-    """Return the id of the open operation whose id begins so; a whole id is returned as it is."""
+    """Return the id of the open operation with this prefix; a whole id is returned unchanged."""
     if is_id(reference):
         return reference
     return beginning_with(reference, yard.operations(open_only=True), "open operation").id
@@ -85,26 +83,26 @@ def export(
     reference: Newest,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", help="float32, bfloat16 or float16; as stored without."),
+        typer.Option("--dtype", help="float32, bfloat16 or float16. Default: as stored."),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Folder in `exports`; the checkpoint's id and type without."),
+        typer.Option("--name", help="Folder in `exports`. Default: the checkpoint's id and type."),
     ] = None,
     root: Annotated[
         str | None,
-        typer.Option("--root", help="Storage root that gets it; the checkpoint's own without."),
+        typer.Option("--root", help="Storage root of the folder. Default: the checkpoint's."),
     ] = None,
     shard_gib: Annotated[
-        float, typer.Option("--shard-gib", help="Most GiB of tensors in one file.")
+        float, typer.Option("--shard-gib", help="Largest size of a file's tensors, in GiB.")
     ] = SHARD_GIB,
     wait: Wait = False,
     json: Json = False,
 ) -> None:
-    """Write weights, config and tokenizer of a checkpoint to a folder that `transformers` loads.
+    """Export weights, config and tokenizer of a checkpoint to a folder for `transformers`.
 
-    It runs on a node; with --wait the command prints the folder when it is complete. An existing
-    folder with the same content is left unchanged.
+    The export runs on a node. With --wait, the command prints the folder when it is complete. An
+    existing folder with the same content is left unchanged.
     """
     with Client() as yard:
         operation = yard.export(
@@ -121,19 +119,22 @@ def export(
 
 def sample(
     reference: Newest,
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text to begin with.")] = "",
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text to continue.")] = "",
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", help="Most tokens to draw; 200 without.")
+        int | None, typer.Option("--max-tokens", help="Most tokens to generate. Default: 200.")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", help="0 is greedy; 0.7 without.")
+        float | None,
+        typer.Option("--temperature", help="Sampling temperature; 0 is greedy. Default: 0.7."),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of the draws; 0 without.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of the sampling. Default: 0.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Print the prompt and its continuation by the model.
+    """Generate text with a checkpoint: print the prompt and its continuation.
 
-    It runs on a node's CPU, in parallel to training.
+    The model runs on a node's CPU, in parallel with training.
     """
     with Client() as yard:
         operation = yard.sample(
@@ -152,7 +153,7 @@ def sample(
 
 
 def _harmless(text: str) -> str:
-    """Return a text without the control sequences of terminals."""
+    """Return a text without terminal control sequences."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
@@ -215,7 +216,7 @@ def is_well(operation: OperationView) -> bool:
 
 
 def operation_line(operation: OperationView) -> Text:
-    """Return the state of an operation that is open, or the outcome of one that has ended."""
+    """Return the state of an open operation, or the outcome of an ended one."""
     what = _what(operation)
     title = f"{operation.kind} of {what}"
     if operation.state in {OperationState.QUEUED, OperationState.RUNNING}:

@@ -16,13 +16,13 @@ from trainyard.run.records import RequestKind
 
 Steps = Annotated[int, typer.Option("--steps", min=1, max=100, help="Steps to record.")]
 AllRanks = Annotated[
-    bool, typer.Option("--all-ranks", help="Every rank records; the first one without.")
+    bool, typer.Option("--all-ranks", help="Record on every rank. Default: only rank 0.")
 ]
-Answered = Annotated[bool, typer.Option("--wait", "-w", help="Until the trainer has answered.")]
+Answered = Annotated[bool, typer.Option("--wait", "-w", help="Wait for the trainer's answer.")]
 
 
 def save(reference: JobReference, wait: Answered = False, json: Json = False) -> None:
-    """Save a checkpoint now, and continue training."""
+    """Save a checkpoint of a running job now; training continues."""
     _request(reference, "save", wait=wait, json=json)
 
 
@@ -35,7 +35,7 @@ def profile(
 ) -> None:
     """Record the next steps with torch.profiler, for ui.perfetto.dev.
 
-    The files stay in the run directory on the node; with --wait they are named when they are there.
+    The files stay in the run directory on the node. With --wait, the command prints their paths.
     """
     _request(reference, "profile", steps=steps, all_ranks=all_ranks, wait=wait, json=json)
 
@@ -47,9 +47,9 @@ def snapshot(
     wait: Answered = False,
     json: Json = False,
 ) -> None:
-    """Record CUDA's allocator over the next steps, for pytorch.org/memory_viz.
+    """Record CUDA memory allocations over the next steps, for pytorch.org/memory_viz.
 
-    The files stay in the run directory on the node; with --wait they are named when they are there.
+    The files stay in the run directory on the node. With --wait, the command prints their paths.
     """
     _request(reference, "memory_snapshot", steps=steps, all_ranks=all_ranks, wait=wait, json=json)
 
@@ -75,5 +75,5 @@ def _request(
 
 def _answer(request: JobRequestView) -> str:
     if request.answer is None:
-        return "Requested; `trainyard events` has the answer."
+        return "Requested. `trainyard events` will show the answer."
     return request.answer.message

@@ -1,4 +1,4 @@
-"""`shell`: a command in a running attempt, with this terminal or through pipes."""
+"""`shell`: a command in a running attempt, on this terminal or with pipes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from trainyard.protocol.shell_sessions.messages import INPUT_BYTES, Terminal
 from trainyard.protocol.shell_sessions.views import ShellView
 
 FULL_SECONDS = 0.2
-"""Pause while the command has not read the input that the server holds."""
+"""Pause while the server's input buffer is full."""
 SLOW_SECONDS = 5.0
-"""Time without a start after which a note is written."""
+"""Time after which a note explains that the command has not started."""
 
 
 def shell(
@@ -36,35 +36,34 @@ def shell(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- COMMAND...]",
-            help="Program and arguments; a shell of the node without, where there is a terminal.",
+            metavar="-- COMMAND",
+            help="Program and arguments. Default on a terminal: a shell of the node.",
         ),
     ] = None,
     node: Annotated[
-        str | None, typer.Option("--node", help="Node of the attempt; its first one without.")
+        str | None, typer.Option("--node", help="Node of the attempt. Default: the first.")
     ] = None,
     rank: Annotated[
         int | None,
-        typer.Option("--rank", min=0, help="On the node of this rank, with its RANK, LOCAL_RANK."),
+        typer.Option("--rank", min=0, help="Run on this rank's node, with its RANK, LOCAL_RANK."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, help="Longest time of the command.")
+        float, typer.Option("--seconds", min=1, help="Time limit of the command, in seconds.")
     ] = 3600.0,
-    pipes: Annotated[
-        bool, typer.Option("--pipes", help="Pipes for the command, also at a terminal.")
-    ] = False,
+    pipes: Annotated[bool, typer.Option("--pipes", help="Use pipes even on a terminal.")] = False,
 ) -> None:
-    """Run a command in a running attempt: in its slots, its environment, as its user.
+    """Run a command in a running attempt: on its slots, in its environment, as its user.
 
-    It ends with the attempt, and exits with the exit code of the command (128 and the number of a
-    signal). Server and node must allow code (TRAINYARD_ALLOW_CODE); the job's events name the
-    command and who ran it. No shell parses the command: `-- sh -c 'ls | wc -l'` runs one.
+    The command ends with the attempt at the latest. The exit code is that of the command, or 128
+    plus the number of a signal. Server and node must allow code (TRAINYARD_ALLOW_CODE); the job's
+    events name the command and its user. No shell parses the command; to use one, write
+    `trainyard shell JOB -- sh -c 'ls | wc -l'`.
     """
     argv = command or []
     terminal = None if pipes else _terminal()
     if not argv and terminal is None:
         raise UsageError(
-            "without a terminal a command is needed.",
+            "without a terminal, a command is required.",
             remedy="Write `trainyard shell JOB -- COMMAND`.",
         )
     with Client() as yard:
@@ -87,7 +86,7 @@ def shell(
 
 
 def _terminal() -> Terminal | None:
-    """Return this terminal; None where input or output is none."""
+    """Return this terminal; None unless both input and output are one."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
     size = os.get_terminal_size(sys.stdout.fileno())
@@ -100,13 +99,13 @@ def _terminal() -> Terminal | None:
 
 @contextmanager
 def _raw(is_terminal: bool) -> Iterator[None]:
-    """Pass every key to the command while the block runs; its terminal interprets them."""
+    """Pass every key to the command during the block; its terminal interprets them."""
     if not is_terminal:
         yield
         return
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed ahead stays
+    tty.setraw(descriptor, termios.TCSADRAIN)  # keeps the input typed ahead
     try:
         yield
     finally:
@@ -114,7 +113,7 @@ def _raw(is_terminal: bool) -> Iterator[None]:
 
 
 def _converse(yard: Client, opened: ShellView, terminal: Terminal | None) -> ShellView:
-    """Pass input and output until the command has ended; return its end."""
+    """Pass input and output until the command has ended; return its final state."""
     typing = _Input(yard, opened, terminal)
     threading.Thread(target=typing.carry, name="shell-input", daemon=True).start()
     out, start, shown, begun = sys.stdout.buffer, 0, False, time.monotonic()
@@ -139,7 +138,7 @@ def _since(moment: float) -> float:
 
 
 class _Input:
-    """Sends what is typed or piped, and the size of the terminal."""
+    """Sends typed or piped input, and the size of the terminal."""
 
     def __init__(self, yard: Client, opened: ShellView, terminal: Terminal | None) -> None:
         self._yard = yard
@@ -152,7 +151,7 @@ class _Input:
             signal.signal(signal.SIGWINCH, lambda _number, _frame: self._resized.set())
 
     def carry(self) -> None:
-        """Send input until there is no more, or the command has ended."""
+        """Send input until its end, or the end of the command."""
         with suppress(TrainyardError, OSError, ValueError):
             descriptor = sys.stdin.fileno()
             while not self._over.is_set():
@@ -165,7 +164,7 @@ class _Input:
                     return
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._over.set()
 
     def _send(self, content: bytes) -> None:
@@ -175,7 +174,7 @@ class _Input:
                 stored = self._yard.send_shell_input(
                     self._shell.job_id, self._shell.id, content, start=self._sent, end=end
                 )
-            except ConflictError:  # it has ended; the output names how
+            except ConflictError:  # it has ended; the output ends with its outcome
                 return
             content, self._sent = content[stored - self._sent :], stored
             if not content:

@@ -1,4 +1,4 @@
-"""`ps`, `show`, `queue`, `events` and `nodes`: jobs, their events, and machines."""
+"""`ps`, `show`, `queue`, `events` and `nodes`: jobs, their events, and nodes."""
 
 from __future__ import annotations
 
@@ -30,29 +30,31 @@ from trainyard.protocol.states import JobState
 
 def ps(
     states: Annotated[
-        list[JobState] | None, typer.Option("--state", help="Only in this state; repeatable.")
+        list[JobState] | None, typer.Option("--state", help="Only jobs in this state. Repeatable.")
     ] = None,
     tags: Annotated[
-        list[str] | None, typer.Option("--tag", help="Only with this tag; repeatable.")
+        list[str] | None, typer.Option("--tag", help="Only jobs with this tag. Repeatable.")
     ] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", help="Only jobs of this project.")
+    ] = None,
     search: Annotated[
         str | None,
         typer.Option(
-            "--search", help="Only with these words in name or tags, or these values, as lr=0.01."
+            "--search", help="Only jobs with these words in name or tags, or values like lr=0.01."
         ),
     ] = None,
     imported: Annotated[
         bool | None,
-        typer.Option("--imported/--own", help="Only what another tool recorded, or what ran here."),
+        typer.Option("--imported/--own", help="Only imported jobs, or only jobs that ran here."),
     ] = None,
     order: Annotated[
-        JobOrder, typer.Option("--order", help="Those that run or wait first, or the newest.")
+        JobOrder, typer.Option("--order", help="Running and waiting jobs first, or the newest.")
     ] = JobOrder.ACTIVE,
     limit: Limit = 20,
     json: Json = False,
 ) -> None:
-    """List jobs, those that run first and then those that wait, and count them by state."""
+    """List jobs, running ones first, then waiting ones, and count them by state."""
     with Client() as yard:
         wanted: dict[str, Any] = {
             "states": states or (),
@@ -65,7 +67,7 @@ def ps(
         if json:
             write_json(at_most(limit, jobs))
             return
-        shown = list(itertools.islice(jobs, limit))  # those that are left out are counted below
+        shown = list(itertools.islice(jobs, limit))  # the others are counted below
         filtered = any(value is not None and value != () for value in wanted.values())
         write_text(draw_jobs(shown, filtered=filtered))
         if shown:
@@ -91,12 +93,16 @@ def show(reference: JobReference, json: Json = False) -> None:
 def queue(
     file: Annotated[
         Path | None,
-        typer.Option("--what-if", metavar="FILE", help="When would this spec start?"),
+        typer.Option(
+            "--what-if", metavar="FILE", help="Predict the start of this spec; nothing is stored."
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")
+    ] = 50,
     json: Json = False,
 ) -> None:
-    """List the jobs that wait in their order: reason and expected start; nothing is stored."""
+    """List waiting jobs in order, with the reason and the expected start of each."""
     with Client() as yard:
         if file is not None:
             emit(yard.what_if(read_spec_file(file)), draw_what_if, as_json=json)
@@ -117,27 +123,27 @@ def nodes(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[cordon|uncordon|drain|undrain NODE | label NODE KEY=VALUE...]",
-            help="Nothing for all machines, or what to do with one; `KEY-` withdraws a label.",
+            metavar="cordon|uncordon|drain|undrain NODE | label NODE KEY=VALUE...",
+            help="Action on one node; `KEY-` removes a label. Default: list all nodes.",
         ),
     ] = None,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Let what runs on the drained node run to its end.")
+        bool, typer.Option("--finish", help="With `drain`: let running attempts finish.")
     ] = False,
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why the node is cordoned.")
+        str | None, typer.Option("--reason", metavar="TEXT", help="With `cordon`: the reason.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the machines, their slots and who holds them; cordon, drain or label one.
+    """List nodes with their slots and the jobs on them; cordon, drain or label a node.
 
-    Nothing new is placed on a cordoned node, and what runs there finishes. The server cordons a
-    node whose GPUs are broken or on which attempts keep failing; `uncordon` ends that.
+    `cordon`: the node gets no new attempts, and running ones finish. The server itself cordons a
+    node with broken GPUs or repeatedly failing attempts. `uncordon` ends either.
 
-    Nothing new is placed on a drained node. Attempts there save at the next step boundary, leave
-    and resume on other nodes, or wait in the queue; no retry is used up.
+    `drain`: the node gets no new attempts, and running ones save at the next step boundary and
+    resume on other nodes, or wait in the queue. This uses up no retry. `undrain` ends it.
 
-    Labels are what `resources.node_selector` of a spec selects by.
+    `label`: a spec selects nodes by label with `resources.node_selector`.
     """
     with Client() as yard:
         if given:
@@ -171,14 +177,14 @@ def _change_node(yard: Client, given: list[str], *, finish: bool, reason: str | 
             moving = yard.drain(node, running="finish" if finish else "move").allocations
             if moving and not finish:
                 names = ", ".join(holding.job_name for holding in moving)
-                note(f"Save, leave {node} and resume elsewhere: {names}.")
+                note(f"These jobs save, leave {node} and resume elsewhere: {names}.")
         case ["undrain", node] if not finish and reason is None:
             yard.undrain(node)
         case ["label", node, *labels] if labels and not finish and reason is None:
             yard.label_node(node, _labels(labels))
         case _:
             raise UsageError(
-                f"`nodes {' '.join(given)}` is no command.",
+                f"`nodes {' '.join(given)}` is not a command.",
                 remedy="Write `trainyard nodes drain NODE [--finish]`, "
                 "`trainyard nodes cordon NODE [--reason TEXT]`, `trainyard nodes undrain NODE`, "
                 "`trainyard nodes uncordon NODE` or `trainyard nodes label NODE KEY=VALUE`.",
@@ -186,14 +192,14 @@ def _change_node(yard: Client, given: list[str], *, finish: bool, reason: str | 
 
 
 def _labels(given: list[str]) -> dict[str, str | None]:
-    """Return the changes of `zone=a` and `rack-`.
+    """Parse changes of labels, such as `zone=a` and `rack-`.
 
     Raises:
-        UsageError: a word is neither.
+        UsageError: a word has neither form.
     """
     withdrawn = [word[:-1] for word in given if "=" not in word and word.endswith("-")]
     added = [word for word in given if "=" in word or not word.endswith("-")]
     try:
         return {**dict.fromkeys(withdrawn), **parse_labels(",".join(added))}
     except ValueError as error:
-        raise UsageError(f"{error}.", remedy="`KEY-` withdraws a label.") from None
+        raise UsageError(f"{error}.", remedy="`KEY-` removes a label.") from None

@@ -29,15 +29,15 @@ from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.spec.job import DEFAULT_PROJECT
 
 MAX_SHOWN = 10
-"""Runs that are not imported and that the last line names; each has a line of its own before."""
+"""Most failed runs that the last line names; each has its own line before."""
 
 
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path("job.toml"),
     program: Annotated[
-        bool, typer.Option("--program", help="For a program of your own, not the built-in trainer.")
+        bool, typer.Option("--program", help="For your own program, not the built-in trainer.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented spec file to start from."""
     if file.exists() and not force:
@@ -68,12 +68,12 @@ def submit(
     wait: Follow = False,
     key: Annotated[
         str | None,
-        typer.Option("--idempotency-key", help="The same key submits one job, however often."),
+        typer.Option("--idempotency-key", help="Repeats with the same key submit only one job."),
     ] = None,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Submit a job; what its plan warns of is shown, and confirmed where it cannot fit."""
+    """Submit a job; shows its plan's warnings, and prompts if the job does not fit in memory."""
     if file is None and not settings:
         raise UsageError("submit needs a spec file", remedy=_without_a_file())
     with Client() as yard:
@@ -99,13 +99,13 @@ def _without_a_file() -> str:
     if Path("job.toml").is_file():
         return "trainyard submit job.toml"
     return (
-        "`trainyard init` writes one. --set fields alone, such as --set name=tiny, submit the "
-        "default job with them."
+        "`trainyard init` writes one. Without a file, --set submits the default job with some "
+        "fields changed, such as --set name=tiny."
     )
 
 
 def _confirm_misfit(plan: AnyPlan) -> None:
-    """Have a person decide about a job that does not fit; without a terminal it is submitted."""
+    """Prompt before the submission of a job that does not fit; without a terminal, submit it."""
     question = f"The job does not fit into the memory of {plan.name}. Submit it?"
     if has_terminal() and not typer.confirm(question, err=True):
         raise typer.Exit(FAILED)
@@ -113,19 +113,22 @@ def _confirm_misfit(plan: AnyPlan) -> None:
 
 def import_(
     tool: Annotated[
-        ImportTool, typer.Argument(metavar="wandb|mlflow|tensorboard", help="What recorded it.")
+        ImportTool,
+        typer.Argument(metavar="wandb|mlflow|tensorboard", help="Tool that recorded the runs."),
     ],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A run, or a folder of runs.")],
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the jobs; that of each run without.")
+        str | None, typer.Option("--name", help="Name of the jobs. Default: that of each run.")
     ] = None,
-    project: Annotated[str, typer.Option("--project", help="Their project.")] = DEFAULT_PROJECT,
+    project: Annotated[
+        str, typer.Option("--project", help="Project of the jobs.")
+    ] = DEFAULT_PROJECT,
     tags: Annotated[
-        list[str] | None, typer.Option("--tag", help="A tag of the jobs; repeatable.")
+        list[str] | None, typer.Option("--tag", help="Tag of the jobs. Repeatable.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Import runs that another tool recorded, each as a job; a repeat imports nothing twice."""
+    """Import runs of another tool, each as a job; a repeat imports nothing twice."""
     options = ImportOptions(name=name, project=project, tags=tuple(tags or ()))
     views, left_out = [], list[str]()
     with Client() as yard:
@@ -143,7 +146,7 @@ def import_(
         shown = ", ".join(left_out[:MAX_SHOWN]) + (", ..." if left_out[MAX_SHOWN:] else "")
         note(
             f"{len(left_out)} of {len(left_out) + len(views)} runs are not imported: {shown}. "
-            "The same command tries them again."
+            "Repeat the command to try them again."
         )
         raise typer.Exit(FAILED)
 
@@ -163,7 +166,7 @@ def _write_import(result: ImportResult) -> None:
 def _document(
     yard: Client, file: Path | None, settings: list[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the spec as it is written, its code packed, and explain the server's errors in it."""
+    """Pack the code and yield the spec; explain the server's errors in it during the block."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
     document = spec_file.apply(spec_file.read_spec_file(file) if file else {}, assignments)
 

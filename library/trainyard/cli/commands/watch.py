@@ -1,4 +1,4 @@
-"""`watch`: follows a job, with a live panel on a terminal and with lines elsewhere."""
+"""`watch`: follows a job, with a live panel on a terminal, else with lines."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 INTERRUPTED = 130
 BAR_COLUMNS = 60
 PROGRESS_SECONDS = 2.0
-"""Least time between two lines of progress where there is no terminal."""
+"""Least time between two lines of progress without a terminal."""
 
 
 def watch(reference: JobReference = "@last", json: Json = False) -> None:
-    """Follow a job to its end: exit 0 succeeded, 1 failed, 3 stopped or cancelled."""
+    """Follow a job until it ends. Exit code: 0 succeeded, 1 failed, 3 stopped or cancelled."""
     with Client() as yard:
         job = watch_job(yard, resolve_job(yard, reference), as_json=json)
     raise typer.Exit(end_code(job.state))
@@ -49,10 +49,10 @@ class Screen:
         """Close it."""
 
     def show(self, job: JobView) -> None:
-        """Show the job as it is now."""
+        """Show the current state of the job."""
 
     def show_item(self, item: AnyStreamItem, job: JobView) -> None:
-        """Show an event or a notice, with the job as it is after it."""
+        """Show an event or a notice, with the job's state after it."""
 
 
 def end_code(state: JobState) -> int:
@@ -76,7 +76,7 @@ def watch_job(yard: Client, job_id: str, *, as_json: bool = False) -> JobView:
         note(f"The job continues. `trainyard watch {job_id}` follows it again.")
         raise typer.Exit(INTERRUPTED) from None
     if job.state == JobState.FAILED and not as_json:
-        note(f"Next: trainyard show {job_id} (what was raised), trainyard logs {job_id}")
+        note(f"Next: trainyard show {job_id} (the failure), trainyard logs {job_id}")
     return job
 
 
@@ -93,7 +93,7 @@ def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
             else:
                 job = yard.job(job_id)
             screen.show_item(item, job)
-            # The job may have ended before its last events arrive: they are shown too.
+            # The job may end before its last events arrive: show them too.
             ended = item.kind == EventKind.JOB_ENDED and job.state in TERMINAL_JOB_STATES
         if ended:
             return job
@@ -117,7 +117,7 @@ class Lines(Screen):
         self._shown: str | None = None
 
     def show(self, job: JobView) -> None:
-        """Write the job on one line, unless that is what was written last."""
+        """Write the job on one line, unless it equals the last written line."""
         line = state_text(job.state).append(f"  {summary(job)}", style="default")
         if line.plain != self._shown:
             console().print(Text.assemble((f"{job.name}  ", "bold"), line))
@@ -141,7 +141,7 @@ class Panel(Screen):
         self._live = Live(console=console(), auto_refresh=False)
 
     def __enter__(self) -> None:
-        """Take over the lower end of the terminal."""
+        """Take over the bottom of the terminal."""
         self._live.start()
 
     def __exit__(self, *exception: object) -> None:
@@ -165,7 +165,7 @@ def event_line(event: AnyEvent) -> Text:
 
 
 def summary(job: JobView) -> str:
-    """Return layout, attempt, phase and progress, or why the job does not run."""
+    """Return layout, attempt, phase and progress, or the reason why the job does not run."""
     parts = [progress_words(job.progress, job.state)]
     if (phase := phase_words(job)) is not None:
         parts.insert(0, phase)
@@ -177,7 +177,7 @@ def summary(job: JobView) -> str:
 
 
 def phase_words(job: JobView) -> str | None:
-    """Return the trainer's activity, where the state does not imply it."""
+    """Return the trainer's activity, unless the state implies it."""
     phase = job.progress.phase
     implied = phase is None or phase in ("training", job.state) or job.state in TERMINAL_JOB_STATES
     return None if implied or phase is None else phase.replace("_", " ")

@@ -31,17 +31,17 @@ class ShellCalls:
         terminal: Terminal | None = None,
         seconds: float = 3600.0,
     ) -> ShellView:
-        """Have a node of the current attempt run a command, in the environment of its ranks.
+        """Run a command on a node of the current attempt, in the environment of its ranks.
 
-        Read its output within a minute, and continue: a command whose output is not read is ended.
+        Read its output within a minute, and keep reading: otherwise the server ends the command.
 
         Args:
             job_id: the job.
             argv: the command, word by word; no shell parses it. With a terminal it may be empty.
-            node: the node; that of `rank`, or the first, when absent.
-            rank: global rank that the command names in `RANK` and `LOCAL_RANK`.
-            terminal: terminal of the person; pipes when absent.
-            seconds: longest time.
+            node: the node; by default the node of `rank`, or the first.
+            rank: global rank for the command's `RANK` and `LOCAL_RANK`.
+            terminal: terminal of the person; by default the command has pipes.
+            seconds: time limit.
 
         Raises:
             InvalidRequestError: the server runs no code of people, or the attempt lacks the node.
@@ -55,7 +55,7 @@ class ShellCalls:
     def shell_output(
         self, job_id: str, shell_id: str, *, start: int = 0, wait_seconds: float = MAX_WAIT_SECONDS
     ) -> ShellOutput:
-        """Wait for output from an offset on; what lies before it is no longer kept."""
+        """Wait for output from an offset on; the server drops the output before it."""
         path, query = f"/jobs/{job_id}/shells/{shell_id}/output", {"start": start}
         waiting = {**query, "wait_seconds": wait_seconds}
         return self.transport.get(ShellOutput, path, waiting)
@@ -70,7 +70,7 @@ class ShellCalls:
         end: bool = False,
         terminal: Terminal | None = None,
     ) -> int:
-        """Send input, and return the offset up to which it is stored; send the rest again, later.
+        """Send input; return the offset up to which it is stored. Send the rest again later.
 
         Raises:
             ConflictError: the command has ended.
@@ -80,5 +80,5 @@ class ShellCalls:
         return read(ShellInputStored, self.transport.send("PUT", path, body=body)).stored
 
     def close_shell(self, job_id: str, shell_id: str) -> ShellView:
-        """Have a command ended."""
+        """End a command."""
         return self.transport.post(ShellView, f"/jobs/{job_id}/shells/{shell_id}/close")

@@ -44,16 +44,16 @@ class CatalogCalls:
         root: str | None = None,
         shard_gib: float | None = None,
     ) -> OperationView:
-        """Write weights and tokenizer in the format of Hugging Face's libraries.
+        """Export weights and tokenizer in Hugging Face's format.
 
         `wait_for_operation` waits; `outcome.export` then names the folder.
 
         Args:
-            checkpoint_id: of a model of a known family.
-            dtype: `float32`, `bfloat16` or `float16`; as stored when absent.
-            name: of the folder, in `exports` beneath the root.
-            root: storage root; the checkpoint's own when absent.
-            shard_gib: most of tensors in one file.
+            checkpoint_id: the checkpoint, of a model of a known family.
+            dtype: `float32`, `bfloat16` or `float16`; by default as stored.
+            name: name of the folder, in `exports` below the root.
+            root: storage root; by default the checkpoint's own.
+            shard_gib: largest size of a file's tensors, in GiB.
 
         Raises:
             ConflictError: refused, for the reason in the message.
@@ -73,11 +73,11 @@ class CatalogCalls:
         """Generate text; `wait_for_operation` waits, and `outcome.sample` then has it.
 
         Args:
-            checkpoint_id: of any model.
-            prompt: text to begin with.
-            max_tokens: most tokens to draw; 200 when absent.
-            temperature: divides the logits; 0 takes the likeliest token every time.
-            seed: of the draws.
+            checkpoint_id: the checkpoint, of any model.
+            prompt: text to continue.
+            max_tokens: most tokens to generate; by default 200.
+            temperature: divisor of the logits; 0 always takes the likeliest token.
+            seed: seed of the sampling.
 
         Raises:
             ConflictError: refused, for the reason in the message.
@@ -86,7 +86,7 @@ class CatalogCalls:
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/sample", body)
 
     def pin(self, checkpoint_id: str) -> CheckpointDetails:
-        """Keep a checkpoint whatever the retention settings are."""
+        """Keep a checkpoint regardless of the retention settings."""
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/pin")
 
     def unpin(self, checkpoint_id: str) -> CheckpointDetails:
@@ -115,13 +115,13 @@ class CatalogCalls:
         """Start a new job from a checkpoint; the reply lists what resumes exactly.
 
         Args:
-            checkpoint_id: of any job.
-            name: of the new job.
+            checkpoint_id: a checkpoint of any job.
+            name: name of the new job.
             changes: changed fields of the other job's spec, by section; None removes one.
-            parts: `model`, and any of `optimizer`, `counters` and `data`; all that can continue
-                when absent.
+            parts: `model`, and any of `optimizer`, `counters` and `data`; by default all that can
+                continue.
             dry_run: return the preview, store nothing.
-            idempotency_key: makes it one job, however often it is sent; a fresh one when absent.
+            idempotency_key: repeats with the same key start only one job; by default a fresh key.
         """
         changed = dict(changes or {})
         body = given(name=name, parts=parts and list(parts), changes=changed, dry_run=dry_run)
@@ -139,9 +139,9 @@ class CatalogCalls:
         """Iterate over operations on checkpoints, newest first.
 
         Args:
-            job_id: for the checkpoints of this job, which may be deleted.
-            checkpoint_id: for this checkpoint.
-            open_only: only what has not ended.
+            job_id: only for checkpoints of this job, which may be deleted.
+            checkpoint_id: only for this checkpoint.
+            open_only: only open operations.
         """
         query = {"job": job_id, "checkpoint": checkpoint_id, "open": open_only or None}
         return self.transport.pages(Page[OperationView], "/operations", query)
@@ -154,7 +154,7 @@ class CatalogCalls:
         """Cancel an operation.
 
         Raises:
-            ConflictError: it has ended, or is a deletion that has begun.
+            ConflictError: it has ended, or is a deletion that has started.
         """
         return self.transport.post(OperationView, f"/operations/{operation_id}/cancel")
 
@@ -164,7 +164,7 @@ class CatalogCalls:
         """Return an operation once it has ended, or waits for another try after a failure.
 
         Raises:
-            TimeoutError: it has not within `timeout` seconds.
+            TimeoutError: neither happened within `timeout` seconds.
         """
         return self.transport.poll(
             lambda: self.operation(operation_id),

@@ -18,11 +18,11 @@ class PackCalls:
     def upload_pack(self, archive: bytes) -> PackView:
         """Upload a gzipped tar archive, unless the server has it; a repeat changes nothing.
 
-        It is kept for a day, and as long as a job names it.
+        The server keeps it for a day, and as long as a job refers to it.
 
         Raises:
-            InvalidRequestError: the server takes no code that jobs bring.
-            ApiError: it is too large, or you have too many packs.
+            InvalidRequestError: the server accepts no code from jobs.
+            ApiError: the pack is too large, or you have too many packs.
         """
         digest = f"sha256:{hashlib.sha256(archive).hexdigest()}"
         try:

@@ -1,4 +1,4 @@
-"""The SDK's calls about goodput: of a job, of the cluster, with other saves, and advice."""
+"""The SDK's calls about goodput of jobs and the cluster, save intervals, and advice."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class GoodputCalls:
         return self.transport.get(GoodputView, f"/jobs/{job_id}/goodput")
 
     def calibrations(self) -> CalibrationsView:
-        """Return what finished runs taught of each kind of hardware, with the errors."""
+        """Return the calibration of each kind of hardware, with the errors of predictions."""
         return self.transport.get(CalibrationsView, "/calibrations")
 
     def advice(self, job_id: str) -> AdviceView:
-        """Return what slows a job by its own records, the costliest finding first."""
+        """Return findings on what slows a job, the costliest first."""
         return self.transport.get(AdviceView, f"/jobs/{job_id}/advice")
 
     def save_interval_what_if(self, job_id: str, interval_steps: int) -> SaveIntervalWhatIf:
-        """Return what the records of a job show for another number of steps between two saves."""
+        """Replay the records of a job with another number of steps between two saves."""
         path = f"/jobs/{job_id}/goodput/what-if"
         return self.transport.get(
             SaveIntervalWhatIf, path, query={"interval_steps": interval_steps}
@@ -49,9 +49,9 @@ class GoodputCalls:
         """Return the slot-time of the cluster by category.
 
         Args:
-            first: first day, in UTC; 29 days before the last when absent.
-            last: last day, in UTC, included; today when absent.
-            project: only the slots that its jobs held.
+            first: first day, in UTC; by default 29 days before the last.
+            last: last day, in UTC, included; by default today.
+            project: only slots held by its jobs.
         """
         query: dict[str, QueryValue | None] = {
             "from": None if first is None else first.isoformat(),

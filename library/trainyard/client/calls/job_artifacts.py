@@ -25,12 +25,12 @@ class ArtifactCalls:
     def artifacts(
         self, job_id: str, *, kind: str | None = None, name: str | None = None
     ) -> Iterator[ArtifactView]:
-        """Iterate over the artifacts of a job, the newest first; pages are fetched as needed.
+        """Iterate over the artifacts of a job, the newest first; pages are fetched on demand.
 
         Args:
             job_id: the job.
-            kind: only this one: `image`, `histogram`, `output`, or what the script names.
-            name: only this one, and those below it as a folder.
+            kind: only this kind: `image`, `histogram`, `output`, or one named by the script.
+            name: only this name, and names below it as a folder.
         """
         path, query = f"/jobs/{job_id}/artifacts", given(kind=kind, name=name)
         yield from self.transport.pages(Page[ArtifactView], path, query)
@@ -52,9 +52,9 @@ class ArtifactCalls:
     def download_artifacts(
         self, job_id: str, name: str, folder: str | os.PathLike[str]
     ) -> list[Path]:
-        """Write the newest artifact of a name, or of each name below it, into a folder.
+        """Download the newest artifact of a name, or of each name below it, into a folder.
 
-        The name is the path in the folder; a file that exists is replaced, whole or not at all.
+        The name is the path in the folder. An existing file is replaced atomically.
 
         Returns:
             The files.
@@ -70,7 +70,7 @@ class ArtifactCalls:
         if not newest:
             raise UnknownReferenceError(
                 f"The job has no image or file {name!r}, nor any below it.",
-                remedy="`trainyard artifacts JOB` lists what it has.",
+                remedy="`trainyard artifacts JOB` lists its artifacts.",
             )
         return [
             self._download(job_id, view, Path(folder) / each)

@@ -1,4 +1,4 @@
-"""The SDK's calls about sources of nodes and the requests for nodes."""
+"""The SDK's calls about node sources and requests for nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.protocol.rest.common import Page
 
 
 class SourceCalls:
-    """Calls of `Client` about sources of nodes."""
+    """Calls of `Client` about node sources."""
 
     transport: Transport
     """Sends the requests."""
@@ -29,7 +29,7 @@ class SourceCalls:
         return self.transport.get(SourceView, f"/sources/{name}")
 
     def pause_source(self, name: str, *, reason: str | None = None) -> SourceView:
-        """Ask nothing more of a source; what it has allocated stays (with the admin token)."""
+        """Send no more requests to a source; allocated nodes stay (with the admin token)."""
         return self.transport.post(SourceView, f"/sources/{name}/pause", SourceOrder(reason=reason))
 
     def unpause_source(self, name: str) -> SourceView:
@@ -54,10 +54,10 @@ class SourceCalls:
         return self.transport.get(NodeRequestView, f"/sources/{source}/requests/{request_id}")
 
     def request_nodes(self, source: str, *, nodes: int = 1) -> NodeRequestView:
-        """Request nodes that no queued job has caused (with the admin token).
+        """Request nodes without a queued job that needs them (with the admin token).
 
         Raises:
-            ConflictError: the source is paused, away, or at one of its limits.
+            ConflictError: the source is paused, offline, or at one of its limits.
         """
         path = f"/sources/{source}/requests"
         return self.transport.post(NodeRequestView, path, NodesRequest(nodes=nodes))
@@ -68,20 +68,20 @@ class SourceCalls:
         return self.transport.post(NodeRequestView, path)
 
     def end_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Cancel a request, and forget it also where the engine no longer knows it (admin).
+        """Cancel and forget a request, even if the engine no longer knows it (admin).
 
-        Processes that the engine still runs are then unknown to Trainyard.
+        Trainyard then does not know of processes that the engine may still run.
         """
         path = f"/sources/{source}/requests/{request_id}/end"
         return self.transport.post(NodeRequestView, path)
 
     def explain_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Queue a question to the engine; its answer becomes the request's `reason`."""
+        """Queue a query to the engine; its answer becomes the request's `reason`."""
         path = f"/sources/{source}/requests/{request_id}/explain"
         return self.transport.post(NodeRequestView, path)
 
     def check_source(self, name: str) -> NodeRequestView:
-        """Request one node whose pilot examines the place and ends (with the admin token)."""
+        """Request one node, which examines its environment and ends (with the admin token)."""
         return self.transport.post(NodeRequestView, f"/sources/{name}/check")
 
     def wait_for_findings(
@@ -103,11 +103,11 @@ class SourceCalls:
     def wait_for_explanation(
         self, before: NodeRequestView, *, timeout: float, poll_seconds: float = 0.5
     ) -> NodeRequestView:
-        """Return a request once its reason differs from the one it had before, or has ended.
+        """Return a request once its reason has changed, or it has ended.
 
         Raises:
-            TimeoutError: neither happened within `timeout` seconds, so that the reason still holds
-                or the provisioner does not answer.
+            TimeoutError: neither happened within `timeout` seconds: the reason still holds, or the
+                provisioner does not answer.
         """
         return self.transport.poll(
             lambda: self.node_request(before.source, before.id),

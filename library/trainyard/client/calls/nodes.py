@@ -26,23 +26,23 @@ class NodeCalls:
         return self.transport.pages(Page[NodeView], "/nodes")
 
     def drain(self, node: str, *, running: Running = "move") -> NodeView:
-        """Place nothing new on a node; its attempts save and move, or finish."""
+        """Place no new attempts on a node; running ones save and move, or finish."""
         return self.transport.post(NodeView, f"/nodes/{node}/drain", DrainRequest(running=running))
 
     def undrain(self, node: str) -> NodeView:
-        """Place on a node again."""
+        """End a drain: place attempts on the node again."""
         return self.transport.post(NodeView, f"/nodes/{node}/undrain")
 
     def cordon(self, node: str, *, reason: str | None = None) -> NodeView:
-        """Place nothing new on a node; what runs there finishes."""
+        """Place no new attempts on a node; running ones finish."""
         body = CordonRequest(reason=reason)
         return self.transport.post(NodeView, f"/nodes/{node}/cordon", body)
 
     def uncordon(self, node: str) -> NodeView:
-        """End a cordon or a drain; what the node did before no longer counts against it."""
+        """End a cordon or a drain; earlier failures no longer count against the node."""
         return self.transport.post(NodeView, f"/nodes/{node}/uncordon")
 
     def label_node(self, node: str, labels: Mapping[str, str | None]) -> NodeView:
-        """Change labels of a node; None withdraws a value that was set in this way."""
+        """Change labels of a node; None removes a label that was set by this call."""
         body = LabelChange(labels=dict(labels))
         return self.transport.post(NodeView, f"/nodes/{node}/labels", body)

@@ -1,4 +1,4 @@
-"""The SDK's calls about runs that other tools recorded."""
+"""The SDK's calls about imports: runs of other tools."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class ImportCalls:
         return self.transport.post(ImportView, "/imports", request, headers=headers)
 
     def add_points(self, job_id: str, batch: ImportedPoints) -> ImportView:
-        """Store the next points of an import; those that the server has change nothing.
+        """Store the next points of an import; stored points are ignored.
 
         Raises:
-            ConflictError: points before them are missing.
+            ConflictError: earlier points are missing.
         """
         headers = {"Idempotency-Key": str(batch.start)}
         path = f"/imports/{job_id}/points"

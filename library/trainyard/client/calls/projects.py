@@ -32,12 +32,12 @@ class ProjectCalls:
             settings: fields of `trainyard.protocol.rest.projects.ProjectSettings`.
 
         Raises:
-            ConflictError: there is one of this name.
+            ConflictError: the name is taken.
         """
         return self.transport.post(ProjectView, "/projects", {"name": name, **settings})
 
     def change_project(self, name: str, **settings: Any) -> ProjectView:
-        """Change settings of a project; those that are not given stay, None removes a quota."""
+        """Change settings of a project; omitted ones stay, None removes a quota."""
         response = self.transport.send("PATCH", f"/projects/{name}", body=settings)
         return read(ProjectView, response)
 

@@ -1,1 +1,1 @@
-"""Readers of runs that other tools recorded, and their import."""
+"""Reads runs of other tools, and imports them."""

@@ -1,4 +1,4 @@
-"""Runs of TensorBoard: each folder with event files is one, as TensorBoard itself shows them."""
+"""Reads runs of TensorBoard: each folder with event files is one, as in TensorBoard itself."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ SLICE_BYTES = 16 * 2**20
 
 
 def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
-    """Return the run of a folder: the scalars of its event files, in the order of their names.
+    """Return the run of a folder: the scalars of its event files, in the order of file names.
 
-    As TensorBoard does, it drops what a restart takes back: the points from the step of a
-    `SessionLog.START` on, and of a series those after the step of its next point.
+    Like TensorBoard, it drops the points that a restart repeats: all points from the step of a
+    `SessionLog.START` on, and a series' points after the step of its next point.
 
     Args:
-        folder: where they lie.
-        files: the files.
-        root: the folder that the user named, which runs below are named by.
+        folder: the folder of the files.
+        files: the event files.
+        root: the folder that the user named; names of runs are relative to it.
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: one is a pointer of Git LFS.
+        ValueError: a file is a Git LFS pointer.
     """
     inner = folder.relative_to(root).as_posix()
     name = root.absolute().name if inner == "." else inner
@@ -45,26 +45,26 @@ def _read(run: PastRun, path: Path) -> None:
                 _add(run, scalar)
             run.config |= found.hyperparameters
             if found.unreadable:
-                run.note("records that are damaged are left out")
+                run.note("damaged records are left out")
             if found.broken or found.end == end:
                 break
             end = found.end
         if end < path.stat().st_size:
-            run.note("a file is cut off or damaged, and is read as far as that goes")
+            run.note("a file is cut off or damaged, and is read as far as possible")
 
 
 def _add(run: PastRun, scalar: Scalar | Restart) -> None:
-    """Add a point as TensorBoard shows it, or drop those that a restart takes back."""
+    """Add a point, or drop the points that a restart repeats."""
     if isinstance(scalar, Restart):
         run.restart(scalar.step)
         return
-    if scalar.step >= 0:  # others are left out
+    if scalar.step >= 0:  # negative steps are left out
         run.rewind(scalar.tag, scalar.step)
     run.add(scalar.tag, scalar.step, time=scalar.time, value=scalar.value)
 
 
 def event_folders(path: Path, *, most: int) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield each folder with event files at or below a path, and its files."""
+    """Yield each folder with event files at or below a path, with its files."""
     found: dict[Path, list[Path]] = {}
     for file in sorted(path.rglob(f"*{NAME_PART}*"))[:most]:
         if file.is_file() and not file.is_symlink():

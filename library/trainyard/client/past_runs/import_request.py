@@ -1,4 +1,4 @@
-"""What is sent of a run: its head, and its points in parts, each below the limits of a request."""
+"""Builds the requests of an import: the head of a run, then its points in batches."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from trainyard.run.figures import LOSSES
 from trainyard.spec.job import DEFAULT_PROJECT
 
 PART_BYTES = 250_000
-"""Most bytes of the arguments, of the summary, of the original names, and of a part of the points:
-a server takes a body of a MiB."""
+"""Most bytes of the arguments, of the summary, of the original names, and of a batch of points,
+each: a server accepts a body of 1 MiB."""
 MAX_ENTRIES, MAX_ARGUMENT_VALUES = 2000, 4000
-"""Entries of the summary, and of the original names; values of the arguments, with those of lists:
-a server takes `MAX_VALUES` in a body."""
+"""Most entries of the summary, and of the original names; most values of the arguments, list items
+included. A server accepts `MAX_VALUES` in a body."""
 COMMAND_BYTES = 100_000
 POINT_BYTES, SERIES_BYTES = 72, 32
 """Most bytes of a point, and of a series without its name."""
@@ -50,21 +50,21 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What the user sets of the jobs."""
+    """The user's settings of the jobs."""
 
     name: str | None = None
-    """Name in place of that of the run."""
+    """Name of the jobs; by default that of the run."""
     project: str = DEFAULT_PROJECT
     tags: tuple[str, ...] = ()
 
 
 def request_of(run: PastRun, names: dict[str, str], options: ImportOptions) -> ImportRequest:
-    """Return the head of a run; what does not fit into a request is left out, and noted.
+    """Return the head of a run; entries that do not fit are left out and noted.
 
     Args:
         run: the run, ordered.
         names: legal name of each of its series.
-        options: what the user sets.
+        options: the user's settings.
     """
     start, seconds = times_of(run)
     summary_names = legal_names(run.summary)
@@ -127,17 +127,17 @@ def json_bytes(value: object) -> int:
 
 @dataclass
 class _Batch:
-    """Points of one request, and what is left of its limits."""
+    """Points of one request, and the rest of its limits."""
 
     start: int
     series: list[ImportedSeries] = field(default_factory=list)
     points: int = 0
     values: int = MAX_VALUES - BODY_VALUES
-    """Keys and list items that are left."""
+    """Remaining keys and list items."""
     bytes: int = PART_BYTES
 
     def room(self, name: str) -> int:
-        """Return how many points of a further series fit."""
+        """Return the number of points that fit from a further series."""
         return min(
             MAX_BATCH_POINTS - self.points,
             (self.values - SERIES_VALUES) // POINT_VALUES,
@@ -145,19 +145,19 @@ class _Batch:
         )
 
     def add(self, series: ImportedSeries) -> None:
-        """Add points of a series, as many as there is room for."""
+        """Add points of a series, which must fit."""
         self.series.append(series)
         self.points += len(series.points)
         self.values -= SERIES_VALUES + POINT_VALUES * len(series.points)
         self.bytes -= json_bytes(series.name) + SERIES_BYTES + POINT_BYTES * len(series.points)
 
     def body(self) -> ImportedPoints:
-        """Return it as it is sent."""
+        """Return the body of the request."""
         return ImportedPoints(start=self.start, series=tuple(self.series))
 
 
 def batches(run: PastRun, names: dict[str, str], *, start: int) -> Iterator[ImportedPoints]:
-    """Yield all points from the one with number `start` on, series by series."""
+    """Yield all points from number `start` on, series by series."""
     batch, place = _Batch(start), 0
     for name in sorted(run.series):
         columns, legal = run.series[name], names[name]

@@ -1,4 +1,4 @@
-"""Runs of an MLflow store: an SQLite database, or the folders of `mlruns`."""
+"""Reads runs of an MLflow store: an SQLite database, or the folders of `mlruns`."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ STATES: Mapping[str, tuple[Ended, str]] = {
     "FAILED": ("failed", "status FAILED"),
     "KILLED": ("cancelled", "status KILLED"),
 }
-"""State and reason of each status; that of all others is `stopped`."""
+"""State and reason by status; other statuses become `stopped`."""
 STATUS_NUMBERS = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
-"""Status in the files of a file store."""
+"""Status by its number in a file store."""
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 LARGEST = 1.7976931348623157e308
 """MLflow stores this number for infinity."""
 MAX_ROWS = 5_000
-"""Parameters, or tags, of a run that are read."""
+"""Most parameters, and most tags, of a run that are read."""
 LONGEST_NUMBER = 400
 SMALL_FILE = 64 * 1024
 MAX_LINE = 200
 MAX_RUNS = 10_000
 
 LONGEST_VALUE = 16 * 2**20
-"""Bytes of a value in a store above which its run is not read."""
+"""Most bytes of a value in a store; a run with a longer one is not read."""
 LEAST_OPERATIONS, OPERATIONS_A_BYTE = 10_000_000, 20
-"""Operations of SQLite after which a query ends: more than any on a table of the file takes."""
+"""Limit of SQLite's operations in a query: at least, and per byte of the file. It is more than any
+query on a plain table takes."""
 OPERATIONS_AT_ONCE = 100_000
 READ: Mapping[str, frozenset[str]] = {
     "experiments": frozenset({"experiment_id", "name"}),
@@ -57,9 +58,9 @@ READ: Mapping[str, frozenset[str]] = {
     "tags": frozenset({"key", "value", "run_uuid"}),
     "metrics": frozenset({"key", "step", "timestamp", "value", "is_nan", "run_uuid"}),
 }
-"""Columns that are read of each table."""
+"""Columns to read, by table."""
 
-# MLflow writes texts of 8,000 characters at most.
+# MLflow writes at most 8,000 characters of text.
 _EXPERIMENT = "SELECT substr(name, 1, 8192) FROM experiments WHERE experiment_id = ?"
 _ROWS = "SELECT rowid FROM runs"
 _RUN = (
@@ -75,13 +76,13 @@ _METRICS = (
 
 
 def read_database(path: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the active runs of an SQLite store, which is only read, in the order of their rows.
+    """Yield the active runs of an SQLite store in the order of their rows, read-only.
 
-    The file may come from anybody: views, triggers and functions of its own are refused, and the
-    work of a query and the size of a value are bounded.
+    The file may be hostile: its views, triggers and functions are refused, and the work of a query
+    and the size of a value are bounded.
 
     Raises:
-        ValueError: it is no store of MLflow, or damaged.
+        ValueError: the file is not a store of MLflow, or is damaged.
     """
     refuse_pointer(path)
     try:
@@ -96,7 +97,7 @@ def read_database(path: Path) -> Iterator[PastRun | UnreadRun]:
                 if run is not None:
                     yield run
     except sqlite3.Error as error:
-        raise ValueError(f"it is no store of MLflow that can be read: {error}") from None
+        raise ValueError(f"it is not a readable store of MLflow: {error}") from None
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -106,15 +107,17 @@ def _opened(path: Path) -> sqlite3.Connection:
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
     for table in READ:
         if not _is_plain(connection, table):
-            raise ValueError(f"it is no store of MLflow: {table!r} is no table of stored values")
+            raise ValueError(
+                f"it is not a store of MLflow: {table!r} is not a table of stored values"
+            )
     connection.set_authorizer(_authorized)
     return connection
 
 
 def _is_plain(connection: sqlite3.Connection, table: str) -> bool:
-    """Return whether it is a table whose columns are stored: a computed one may take for ever.
+    """Return whether it is a table with only stored columns: a computed one may take for ever.
 
-    Views and virtual tables have no page of their own, and no authorizer sees a generated column.
+    Views and virtual tables have no root page, and no authorizer sees a generated column.
     """
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     page = connection.execute(query, (table,)).fetchone()
@@ -123,7 +126,7 @@ def _is_plain(connection: sqlite3.Connection, table: str) -> bool:
 
 
 class _Store:
-    """A database whose queries end after the work that its size explains."""
+    """A database that limits the work of queries in proportion to its size."""
 
     def __init__(self, connection: sqlite3.Connection, size: int) -> None:
         self._connection = connection
@@ -132,10 +135,10 @@ class _Store:
         connection.set_progress_handler(self._is_over, OPERATIONS_AT_ONCE)
 
     def select(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
-        """Begin a query; the one before is read by then.
+        """Start a query, after the previous one has been read.
 
         Raises:
-            sqlite3.Error: the database is damaged, or refused; also while the rows are read.
+            sqlite3.Error: the database is damaged or refused, possibly only while rows are read.
         """
         self._left = self._turns
         return self._connection.execute(query, values)
@@ -148,7 +151,7 @@ class _Store:
 def _authorized(
     action: int, first: str | None, second: str | None, _store: str | None, source: str | None
 ) -> int:
-    """Allow to read known columns of tables; `source` is the view or trigger that reads."""
+    """Allow only reads of known columns of tables; `source` is a reading view or trigger."""
     reads = action == sqlite3.SQLITE_READ and second in {*READ.get(first or "", ()), "", "ROWID"}
     calls = action == sqlite3.SQLITE_FUNCTION and second == "substr"
     legal = source is None and (reads or calls or action == sqlite3.SQLITE_SELECT)
@@ -175,7 +178,7 @@ def _run_of(store: _Store, row: int) -> PastRun | None:
             number = math.nan if is_nan else _finite(float(value))
             run.add(str(key), int(step), time=timestamp / 1000, value=number)
         except (TypeError, ValueError, OverflowError):
-            run.note("points that are no numbers are left out")
+            run.note("points that are not numbers are left out")
     return run
 
 
@@ -185,13 +188,13 @@ def _texts(store: _Store, query: str, run_uuid: object) -> dict[str, str]:
 
 
 def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the runs below a folder `mlruns`: each has a `meta.yaml` with a `run_id`."""
+    """Yield the runs below a folder `mlruns`; each has a `meta.yaml` with a `run_id`."""
     for folder in sorted(root.glob("*/*"))[:MAX_RUNS]:
         try:
             meta = _document(folder / "meta.yaml")
             run_id = _text_of(meta, "run_id") or _text_of(meta, "run_uuid")
             if not meta and _is_run(folder):
-                yield UnreadRun(str(folder), "it has no meta.yaml, which names and describes a run")
+                yield UnreadRun(str(folder), "it has no meta.yaml, which describes a run")
             if run_id and meta.get("lifecycle_stage", "active") == "active":
                 yield _run_in(folder, run_id, meta)
         except (*DAMAGE, OSError) as error:
@@ -200,15 +203,15 @@ def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder of an experiment has points or parameters, as that of a run."""
+    """Return whether a folder of an experiment has points or parameters, like a run."""
     of_experiment = (folder.parent / "meta.yaml").is_file()
     return of_experiment and any((folder / name).is_dir() for name in ("metrics", "params"))
 
 
 def _resembles_run(folder: Path) -> bool:
-    """Return whether a folder with a file that cannot be read is a run.
+    """Return whether a folder with an unreadable file is a run.
 
-    Else it is an experiment, a model, or of another tool that has such files, as conda.
+    Otherwise it is an experiment, a model, or of another tool with such files, such as conda.
     """
     if any((folder / name).is_dir() for name in ("metrics", "params", "tags")):
         return True
@@ -240,7 +243,7 @@ def _run_in(folder: Path, run_id: str, meta: Mapping[str, object]) -> PastRun:
 
 
 def _experiment_of(run: PastRun, folder: Path) -> str:
-    """Return the name of an experiment; empty, and noted, where its file cannot be read."""
+    """Return the name of an experiment; if its file is unreadable, add a note and return ''."""
     try:
         return _text_of(_document(folder / "meta.yaml"), "name")
     except (*DAMAGE, OSError) as error:
@@ -249,12 +252,12 @@ def _experiment_of(run: PastRun, folder: Path) -> str:
 
 
 def _add_line(run: PastRun, key: str, line: bytes) -> None:
-    """Add a line `<milliseconds> <value> <step>`; a step is missing in old stores."""
+    """Add a line `<milliseconds> <value> <step>`; old stores have no step."""
     try:
         timestamp, value, *step = line.split()
         run.add(key, int(step[0]) if step else 0, time=int(timestamp) / 1000, value=float(value))
     except (ValueError, OverflowError):
-        run.note("lines that hold no point are left out")
+        run.note("lines without a point are left out")
 
 
 def _describe(run: PastRun, status: str, start: object, end: object) -> None:
@@ -270,9 +273,9 @@ def _add_tags(run: PastRun, tags: Mapping[str, str]) -> None:
 
 
 def typed(text: str) -> object:
-    """Return a parameter, which MLflow stores as a text, as the number that it may be.
+    """Return a parameter, which MLflow stores as text, as a number if it is one.
 
-    A text that no number is written as stays: `007` and `1_000`, which may be names.
+    Text in an unusual form stays text: `007` and `1_000` may be names.
     """
     if len(text) <= LONGEST_NUMBER and _NUMBER.fullmatch(text):
         number = float(text) if set(text) & set(".eE") else int(text)
@@ -285,10 +288,10 @@ def _finite(value: float) -> float:
 
 
 def _document(path: Path) -> Mapping[str, object]:
-    """Return the table of a `meta.yaml`, its values as they are written; empty without a file.
+    """Return the table of a `meta.yaml` with all values as text; empty without a file.
 
     Raises:
-        ValueError: it is no such table, or uses aliases.
+        ValueError: the file is not a table, or uses aliases.
         OSError: it cannot be read.
     """
     if not path.is_file() or path.is_symlink():
@@ -296,16 +299,16 @@ def _document(path: Path) -> Mapping[str, object]:
     try:
         found = yaml.load(_text(path), Loader=PlainLoader)
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{path.name} is no YAML that can be read: {error}") from None
+        raise ValueError(f"{path.name} is not readable YAML: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path.name} holds no table")
+        raise ValueError(f"{path.name} is not a table")
     return found
 
 
 class PlainLoader(yaml.BaseLoader):
-    """Reads every value as a text, a list or a table: no more work than there is text.
+    """Reads every value as text, a list or a table, with work in proportion to the text.
 
-    An alias would let a small file stand for an endless value.
+    Aliases are refused: with them, a small file could stand for an endless value.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -320,7 +323,7 @@ class PlainLoader(yaml.BaseLoader):
 
 
 def _text_of(meta: Mapping[str, object], key: str) -> str:
-    """Return a text of a `meta.yaml`; empty for a list, a table and null."""
+    """Return a text value of a `meta.yaml`; empty for a list, a table and null."""
     found = meta.get(key)
     return found if isinstance(found, str) and found not in ("null", "~") else ""
 
@@ -337,7 +340,7 @@ def _small_files(folder: Path) -> dict[str, str]:
 
 
 def _regular_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the regular files below a folder by their paths in it; links are not followed."""
+    """Yield the regular files below a folder with their relative paths; follow no links."""
     count = 0
     for parent, folders, names in os.walk(folder):
         folders.sort()

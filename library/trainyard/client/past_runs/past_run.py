@@ -1,4 +1,4 @@
-"""A run that another tool recorded, before it becomes an import: series, configuration, end."""
+"""A run of another tool before its import: series, configuration, end."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from trainyard.spec.sections.program import ArgumentName, ArgumentValue, Scalar,
 Ended = Literal["succeeded", "failed", "stopped", "cancelled"]
 
 MAX_SERIES = 2000
-"""Series of a run that the server keeps."""
+"""Most series of a run that the server keeps."""
 MAX_ARGUMENTS = 256
 MAX_TEXT, MAX_NAME, MAX_LIST = 4096, 200, 256
 DAMAGE = (ValueError, OverflowError, RecursionError)
-"""What content that is damaged or hostile raises."""
+"""Exceptions from damaged or hostile content."""
 LATEST, MAX_SECONDS = 10.0**11, 10.0**8
-"""Greatest Unix time, and longest duration, that can be stored."""
+"""Greatest Unix time and longest duration that can be stored."""
 
 
 @dataclass(frozen=True)
 class UnreadRun:
-    """A run that cannot be imported, in its place."""
+    """A run that cannot be imported, and the reason."""
 
     name: str
     """Its path, or its name."""
@@ -58,7 +58,7 @@ class SeriesColumns:
         return len(self.steps)
 
     def cut(self, length: int) -> int:
-        """Keep the first points alone; return how many that drops."""
+        """Keep only the first points; return the number of dropped ones."""
         dropped = len(self) - length
         for column in (self.steps, self.times, self.values):
             del column[length:]
@@ -67,16 +67,16 @@ class SeriesColumns:
 
 @dataclass
 class PastRun:
-    """What a reader found of one run; `notes` name what was left out."""
+    """The content of one run; `notes` name the parts that were left out."""
 
     tool: ImportTool
     run_id: str
     name: str
     config: dict[str, object] = field(default_factory=dict)
-    """As the tool has it; mappings may be nested."""
+    """The tool's configuration; mappings may be nested."""
     summary: dict[str, float] = field(default_factory=dict)
     series: dict[str, SeriesColumns] = field(default_factory=dict)
-    """By the names of the tool."""
+    """Series by the tool's names."""
     command: tuple[str, ...] = ()
     description: str = ""
     tags: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class PastRun:
     """Points of all series."""
 
     def add(self, name: str, step: int, *, time: float, value: float) -> None:
-        """Add a point; one that no server stores is left out."""
+        """Add a point, unless servers cannot store it."""
         if not 0 <= step <= LAST_STEP or not 0 <= time <= LATEST:
             self.note(f"points are left out: step {step} at {time} is not 0 to {LAST_STEP:,}")
             return
@@ -109,15 +109,15 @@ class PastRun:
         self.points += 1
 
     def restart(self, step: int) -> None:
-        """Drop all points from a step on: another session begins there.
+        """Drop all points from a step on, where another session starts.
 
-        Points of each series must have been added by steps that do not fall.
+        The points of each series must have been added in non-decreasing order of steps.
         """
         for name, columns in self.series.items():
             self._cut(name, bisect_left(columns.steps, step))
 
     def rewind(self, name: str, step: int) -> None:
-        """Drop the points of a series after a step: its next one has that step."""
+        """Drop the points of a series after a step, which its next point has."""
         columns = self.series.get(name)
         if columns and step < columns.steps[-1]:
             self._cut(name, bisect_right(columns.steps, max(step, 0)))
@@ -129,16 +129,16 @@ class PastRun:
             self.note(f"points that a restart wrote again are left out, such as of {name!r}")
 
     def note(self, text: str) -> None:
-        """Note once what is left out, by the beginning of its text."""
+        """Add a note on an omission, unless one starts with the same 24 characters."""
         if len(self.notes) < 50 and not any(text[:24] == note[:24] for note in self.notes):
             self.notes.append(text)
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a file that is a pointer of Git LFS, as a clone of recorded runs may hold.
+    """Refuse a Git LFS pointer, which a clone of recorded runs may have instead of a file.
 
     Raises:
-        ValueError: it is one.
+        ValueError: the file is a pointer.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -148,10 +148,10 @@ def refuse_pointer(path: Path) -> None:
 
 
 def ordered(run: PastRun) -> None:
-    """Order each series by its steps; of points with the same step the newest stays.
+    """Order each series by step, and keep only the newest point of each step.
 
-    A series whose points all have one step, as `log_metric` without a step leaves it, is numbered
-    by time in place of that.
+    If all points of a series have the same step, as after `log_metric` without a step, they are
+    numbered by time instead.
     """
     for name, columns in run.series.items():
         if len(columns) > 1 and len(set(columns.steps)) == 1:
@@ -183,10 +183,9 @@ def _taken(columns: SeriesColumns, places: list[int], *, number: bool = False) -
 
 
 def legal_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a legal metric name for each name, each once.
+    """Return a unique legal metric name for each name.
 
-    Names that the server stores stay; others change as those of a script, and equal ones are
-    numbered.
+    Legal names stay; others change like those of a script, and equal ones are numbered.
     """
     taken: set[str] = set()
     found = {}
@@ -206,13 +205,13 @@ def _unique(name: str, taken: Container[str], limit: int) -> str:
 
 
 def renamed(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the original names that changed, by the new ones; `MAX_RENAMED` at most."""
+    """Return the changed original names by new name; `MAX_RENAMED` at most."""
     changed = [(new, clean_text(old)[:500]) for old, new in names.items() if old != new]
     return dict(changed[:MAX_RENAMED])
 
 
 def job_name(text: str) -> str:
-    """Return a legal name of a job that resembles a text."""
+    """Return a legal job name that resembles a text."""
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80].rstrip("-._")
     return clean if re.fullmatch(NAME, clean) else "run"
 
@@ -265,18 +264,18 @@ def _scalar(value: object) -> Scalar | None:
 
 
 def clean_text(text: str) -> str:
-    """Return a text without control characters, which no field takes."""
+    """Return a text without control characters, which no field accepts."""
     return "".join(c if c in "\n\t" or c.isprintable() else "�" for c in text)
 
 
 def words_of(command: tuple[str, ...]) -> tuple[Word, ...]:
-    """Return the words of a command as a spec holds them; without a first one there are none."""
+    """Return the words of a command for a spec; none if the first one is missing."""
     words = tuple(clean_text(word)[:MAX_TEXT] for word in command[:MAX_LIST])
     return words if words and words[0].strip() else ()
 
 
 def times_of(run: PastRun) -> tuple[float, float]:
-    """Return start, in Unix time, and duration in seconds; without them those of the points."""
+    """Return start, in Unix time, and duration in seconds; by default those of the points."""
     firsts = [time for columns in run.series.values() for time in columns.times[:1]]
     lasts = [time for columns in run.series.values() for time in columns.times[-1:]]
     start = _bounded(min(firsts, default=0.0) if run.started is None else run.started, LATEST)
@@ -294,7 +293,7 @@ def last_value(columns: SeriesColumns) -> WrittenNumber | None:
 
 
 def written(value: float) -> WrittenNumber:
-    """Return a number as JSON has it."""
+    """Return a number in its JSON form."""
     if math.isfinite(value):
         return value
     if math.isnan(value):
@@ -303,7 +302,7 @@ def written(value: float) -> WrittenNumber:
 
 
 def digest_of(run: PastRun) -> str:
-    """Return `sha256:...` of all that is imported of a run, the same on every machine."""
+    """Return `sha256:...` of all imported content of a run, the same on every machine."""
     config = _with_text_keys(run.config)
     known = [run.tool, run.run_id, config, sorted(run.summary.items()), list(run.command)]
     sha256 = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
@@ -317,7 +316,7 @@ def digest_of(run: PastRun) -> str:
 
 
 def _with_text_keys(value: object) -> object:
-    """Return a value whose tables can be sorted by their keys."""
+    """Return a value with all table keys as text, so that they can be sorted."""
     if isinstance(value, dict):
         return {str(key): _with_text_keys(inner) for key, inner in value.items()}
     return [_with_text_keys(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""From a path of another tool to jobs: finds its runs, and sends each with its points."""
+"""Imports the runs at a path: finds them, and sends each with its points."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from trainyard.client.past_runs.wandb_files import files_of_runs, read_wandb
 from trainyard.protocol.past_runs.views import ImportTool, ImportView
 
 MAX_FILES = 10_000
-"""Files below a path that are looked at."""
+"""Most files below a path that are examined."""
 UNREADABLE = (*DAMAGE, OSError)
 
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What became of one run."""
+    """The outcome of one run."""
 
     run: PastRun
     view: ImportView
     sent: int
-    """Points that were sent now; none where the server had all of them."""
+    """Points sent now; 0 if the server had all of them."""
 
 
 def find_runs(tool: ImportTool, path: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the runs of a tool at a path, one after the other; one that is damaged ends no other.
+    """Yield the runs of a tool at a path; a damaged one does not stop the others.
 
     Raises:
-        UsageError: there is none, or the path itself cannot be read.
+        UsageError: there is no run, or the path itself cannot be read.
     """
     if not path.exists():
         raise UsageError(f"{path} does not exist")
@@ -54,7 +54,7 @@ def find_runs(tool: ImportTool, path: Path) -> Iterator[PastRun | UnreadRun]:
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be imported: {error}") from None
     if not number:
-        raise UsageError(f"{path} holds no run of {tool}", remedy=EXPECTED[tool])
+        raise UsageError(f"{path} has no run of {tool}", remedy=EXPECTED[tool])
 
 
 EXPECTED: dict[ImportTool, str] = {
@@ -62,18 +62,18 @@ EXPECTED: dict[ImportTool, str] = {
     "mlflow": "Name the SQLite file of the store, or the folder `mlruns`, or one above them.",
     "tensorboard": "Name a folder with event files (*tfevents*), or one above such folders.",
 }
-"""What a path of each tool looks like."""
+"""Hints on the path, by tool."""
 
 
 def import_runs(
     yard: ImportCalls, runs: Iterable[PastRun | UnreadRun], options: ImportOptions
 ) -> Iterator[ImportResult | UnreadRun]:
-    """Send runs one after the other; yield what became of each.
+    """Send runs one after the other; yield the outcome of each.
 
-    One that cannot be read, or that the server refuses, keeps no other one from being sent.
+    An unreadable or refused run does not stop the others.
 
     Raises:
-        ApiError: what holds for every run: the token, or the project.
+        ApiError: a refusal that applies to every run: the token, or the project.
         ConnectionFailedError: the server does not answer.
     """
     for run in runs:
@@ -95,7 +95,7 @@ def import_runs(
 
 
 def import_run(yard: ImportCalls, run: PastRun, options: ImportOptions) -> ImportResult:
-    """Send a run and those points that the server does not have; a repeat continues it.
+    """Send a run and the points that the server lacks; a repeat continues it.
 
     Raises:
         ApiError: the server refuses it.

@@ -1,4 +1,4 @@
-"""Offline runs of wandb: a transaction log of protocol buffers in blocks like those of LevelDB."""
+"""Reads offline runs of wandb: logs of protocol buffers in blocks like those of LevelDB."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ BLOCK = 32 * 1024
 HEADER = struct.Struct("<IHB")
 DAMAGED, FULL, FIRST, MIDDLE, LAST = 0, 1, 2, 3, 4
 LONGEST_RECORD = 16 * 2**20
-"""Bytes of a record; a longer one is passed over."""
+"""Most bytes of a record; a longer one is skipped."""
 MAX_CONFIG = 5_000
-"""Values of a configuration or a summary that are read."""
+"""Most values of a configuration or a summary that are read."""
 HEAD_RECORDS = 100
-"""Records among which that of the run is searched for; wandb writes it first."""
+"""First records to search for that of the run; wandb writes it first."""
 STEP, TIME = "_step", "_timestamp"
 HISTORY, SUMMARY, CONFIG, RUN, EXIT, ENVIRONMENT = 2, 3, 4, 17, 18, 26
 
 
 def files_of_runs(paths: Iterable[Path]) -> Iterator[list[Path]]:
-    """Yield the files of each run, by their start: a run that was resumed has several.
+    """Yield the files of each run in order of their start: a resumed run has several.
 
-    They have one id in one project; a file that cannot be read stands alone.
+    Files belong together if they have the same id and project; an unreadable file stands alone.
     """
     runs: dict[tuple[str, ...], list[tuple[float, Path]]] = {}
     for path in paths:
@@ -56,7 +56,7 @@ def files_of_runs(paths: Iterable[Path]) -> Iterator[list[Path]]:
 
 @dataclass
 class _Head:
-    """Which run a file belongs to."""
+    """The run of a file."""
 
     run_id: str
     project: str = ""
@@ -89,12 +89,12 @@ def read_wandb(paths: Sequence[Path]) -> PastRun:
     """Return the run of files `run-<id>.wandb`; a damaged end is noted, not refused.
 
     Args:
-        paths: the files of one run by their start. Later ones continue earlier ones: their
-            configuration, summary and end take the place of those before.
+        paths: the files of one run in order of their start. A later file continues an earlier one:
+            its configuration, summary and end replace the earlier ones.
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: it is none of wandb's.
+        ValueError: a file is not of wandb.
     """
     run = PastRun("wandb", _id_of(paths[0]), paths[0].stem)
     for path in paths:
@@ -105,9 +105,9 @@ def read_wandb(paths: Sequence[Path]) -> PastRun:
                 try:
                     _apply(run, record)
                 except DAMAGE:
-                    run.note("records that are damaged are left out")
+                    run.note("damaged records are left out")
     if len(paths) > 1:
-        run.note(f"{len(paths)} files are parts of this run, the first is {paths[0]}")
+        run.note(f"this run consists of {len(paths)} files, the first is {paths[0]}")
     return run
 
 
@@ -116,18 +116,18 @@ def _id_of(path: Path) -> str:
 
 
 def _records(file: BinaryIO, run: PastRun) -> Iterator[bytes]:
-    """Yield whole records; after a damaged block reading continues with the next one."""
+    """Yield whole records; after a damaged block, continue with the next one."""
     head = file.read(FILE_HEADER)
     if head[:4] != MAGIC:
-        raise ValueError("it does not begin as a log of wandb does")
+        raise ValueError("it does not start like a log of wandb")
     parts: list[bytes] = []
     for kind, content in _parts(file, head):
         if kind in (FULL, FIRST):
             parts = [content]
         elif kind == DAMAGED:
-            run.note("the log is cut off or damaged, and is read as far as that goes")
+            run.note("the log is cut off or damaged, and is read as far as possible")
             parts = []
-        elif parts:  # else its beginning was damaged
+        elif parts:  # else its start was damaged
             parts.append(content)
         if sum(map(len, parts)) > LONGEST_RECORD:
             run.note("records of more than 16 MiB are left out")
@@ -193,7 +193,7 @@ def _history(run: PastRun, history: memoryview) -> None:
 
 
 def _numbers(path: str, value: dict[str, object]) -> dict[str, float]:
-    """Return the numbers of a nested value by their paths; media have a `_type` and none."""
+    """Return the numbers of a nested value by path; media, which have a `_type`, yield none."""
     if "_type" in value:
         return {}
     found: dict[str, float] = {}
@@ -294,7 +294,7 @@ def _timestamp(record: memoryview) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Return a value as a number; wandb writes some NaN and infinities as texts."""
+    """Return a value as a number; wandb writes some NaN and infinities as text."""
     if isinstance(value, bool | int | float):
         try:
             return float(value)

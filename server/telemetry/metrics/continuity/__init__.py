@@ -1,1 +1,1 @@
-"""Whether a resumed attempt goes on where its checkpoint stood."""
+"""The continuity check: whether a resumed attempt continues from its checkpoint."""

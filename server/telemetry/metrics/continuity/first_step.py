@@ -35,21 +35,21 @@ from trainyard.training.rounding import Rounding
 LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
 OF_OTHER_JOB = " of the other job"
 MAX_NORMS = 10_000
-"""Steps of which gradient norms are read: after more the bound is loose anyway."""
+"""Most steps with gradient norms that are read: after more steps the bound is loose anyway."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """What the job's other attempts recorded of a step, and the losses before it."""
+    """The other attempts' records of a step, and the losses before it."""
 
     digests: tuple[tuple[int, str], ...]
-    """Attempt and digest of every other attempt that took this step, the newest first."""
+    """Number and digest of every other attempt that took this step, the newest first."""
     same_step: OtherLoss | None
     """The newest other attempt that took this step."""
     last_losses: tuple[float, ...]
     """The last finite losses of the lineage before this step, oldest first."""
     of_job: str = ""
-    """` of the other job` where the attempts are those of the job that was forked."""
+    """` of the other job` where the attempts belong to the forked job."""
 
 
 def check(
@@ -57,21 +57,25 @@ def check(
 ) -> Continuity | None:
     """Compare the first step of a resumed attempt, if it is among `records`, with the lineage.
 
-    Consumed sequences and tokens must be those of the parent checkpoint plus one step, and the
-    learning rate that of the schedule. If any other attempt of the job took this step, on the
-    lineage or on an abandoned branch, the data digest must be equal, and the loss within what
-    rounding explains (`loss_bound`); one that has left out other windows of the stream by then is
-    no such other, for its data differ on purpose. If none did, the loss must lie within the mean of
-    the last 20 finite losses of the lineage, plus or minus 5 standard deviations or a tenth of the
-    mean, whichever is more. The digest of an own model's code must be that of the checkpoint. A
-    value without a record to compare with is not checked. Of a program digest and loss are
-    compared, where it gives a digest and another attempt took the step. A fork that starts from the
-    other job's checkpoint is compared with that job: the digest where its steps hold the same
-    sequences, the loss where nothing differs that affects it.
+    A value without a record to compare with is not checked. The checks:
+
+    - Counters: consumed sequences and tokens equal the parent checkpoint's plus one step; the
+      learning rate equals the schedule's.
+    - If another attempt of the job took this step, on the lineage or on an abandoned branch: the
+      data digest is equal, and rounding explains the difference of the losses (`loss_bound`). An
+      attempt that has left out other windows of the stream does not count: its data differ on
+      purpose.
+    - Otherwise: the loss lies within the mean of the last 20 finite losses of the lineage, plus or
+      minus 5 standard deviations or a tenth of the mean, whichever is more.
+    - The digest of an own model's code equals the checkpoint's.
+
+    For a program, only digest and loss are compared, if it gives a digest and another attempt took
+    the step. A fork that starts from another job's checkpoint is compared with that job: the digest
+    if their steps have the same sequences, the loss if nothing that affects it differs.
 
     Returns:
-        The checks; None for a fresh start, for a parent that the catalog does not hold, and when
-        the first step is not among the records.
+        The checks; None for a fresh start, for a parent that is not in the catalog, and when the
+        first step is not among the records.
     """
     attempt = connection.execute(
         select(
@@ -85,7 +89,7 @@ def check(
     of_step = [record for record in records if record.step == step]
     if not of_step or attempt.parent_checkpoint_id is None:
         return None
-    # A program records digest and values apart.
+    # A program records digest and values separately.
     record = next((record for record in of_step if record.data_digest is not None), of_step[0])
     spec = effective_spec(connection, attempt_id)
     keys = attempts_of(connection, attempt.job_id)
@@ -125,10 +129,15 @@ def compare(
     code: tuple[str, str] | None = None,
     origin: Origin | None = None,
 ) -> Continuity:
-    """Return the checks of the step that follows `parent`.
+    """Check the step that follows `parent`.
 
-    `code` holds the digests of an own model's code, of the checkpoint and of the attempt; `origin`
-    is the other job, of which `parent` is the state that a fork takes over.
+    Args:
+        spec: the effective spec.
+        parent: state of the checkpoint, or the part of it that a fork takes over.
+        record: metrics of the step.
+        past: records to compare with.
+        code: digests of an own model's code, in the checkpoint and in the attempt.
+        origin: the forked job, when `parent` is its state.
     """
     checks = (
         *_counters(spec, parent, record),
@@ -150,9 +159,9 @@ def compare(
 
 
 def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continuity | None:
-    """Return what the digest of a program's samples proves, and its loss where it logs one.
+    """Check the digest of a program's samples, and its loss if it logs one.
 
-    None where the program gives no digest, or no other attempt took the step: there is no order to
+    None if the program gives no digest or no other attempt took the step: there is no order to
     compare.
     """
     if record.data_digest is None or not past.digests:
@@ -173,7 +182,7 @@ def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continui
 
 
 def _summary(checks: Sequence[ContinuityCheck], origin: Origin | None) -> str:
-    """Return what was compared and within which bounds, or what does not hold."""
+    """Return the comparisons with their bounds, or the checks that failed."""
     if broken := [check.name for check in checks if not check.ok]:
         return f"differs in {', '.join(broken)}"
     made = {check.name: check for check in checks}
@@ -262,7 +271,7 @@ def _past_of(
     every: int,
     sequences: int,
 ) -> Past:
-    """Return what the job from which a fork starts recorded of the fork's first step."""
+    """Return the forked job's records of the fork's first step."""
     job_id, number = manifest.job_id, manifest.attempt
     keys = attempts_of(connection, job_id)
     if number not in keys:
@@ -332,7 +341,7 @@ def _other_loss(
 ) -> OtherLoss:
     courses = lineage_of(keys, number), lineage_of(keys, other)
     parted = courses[0].parted_from(courses[1])
-    if parted == BEFORE_ALL:  # both begin anew, or in the checkpoint of another job
+    if parted == BEFORE_ALL:  # both start from scratch, or from the checkpoint of another job
         roots = {keys[course.segments[0].number].start_step for course in courses}
         parted = roots.pop() if len(roots) == 1 else 0
     parted = min(parted, step - 1)  # a fork parts from the attempt that it loads
@@ -349,7 +358,7 @@ def _other_loss(
 def _largest_norm(
     connection: Connection, courses: Collection[Lineage], *, first: int, last: int
 ) -> float:
-    """Return the largest norm of a gradient in some steps of two courses; NaN without one."""
+    """Return the largest gradient norm of two lineages in these steps; NaN without one."""
     segments = {each for course in courses for each in course.segments}
     numbers = {each.attempt_id: each.number for each in segments if each.until >= first}
     values = _values(connection, numbers, GRAD_NORM, first=first, last=last)
@@ -363,7 +372,7 @@ def _largest_norm(
 
 
 def _same_data(connection: Connection, job_id: str, *, number: int, sequences: int) -> set[int]:
-    """Return the attempts whose first sequences are those of attempt `number`."""
+    """Return the attempts that trained on the same first `sequences` as attempt `number`."""
     columns = attempts.c
     query = select(columns.number, columns.skip).where(columns.job_id == job_id)
     jumped = {
@@ -375,7 +384,7 @@ def _same_data(connection: Connection, job_id: str, *, number: int, sequences: i
 def _values(
     connection: Connection, numbers: dict[str, int], name: str, *, first: int, last: int
 ) -> dict[str, dict[int, float]]:
-    """Return the values of a metric in some steps, by attempt id and step."""
+    """Return the values of a metric in these steps by attempt id and step."""
     columns = metric_series.c
     query = select(columns.id, columns.attempt_id).where(
         columns.attempt_id.in_(numbers), columns.name == name

@@ -12,7 +12,7 @@ from trainyard.protocol.rest.attempts import ContinuityCheck
 from trainyard.training.rounding import Rounding, loss_bound
 
 PROGRAM_TOLERANCE = 1e-3
-"""Relative difference of two losses of one step of a program, whose precision is not known."""
+"""Tolerated relative difference of a program's losses of one step; its precision is unknown."""
 BAND_POINTS = 20
 BAND_DEVIATIONS = 5.0
 BAND_SHARE = 0.1
@@ -20,15 +20,15 @@ BAND_SHARE = 0.1
 
 @dataclass(frozen=True)
 class OtherLoss:
-    """What another attempt recorded of the step that is checked."""
+    """Another attempt's record of the checked step."""
 
     attempt: str
     """Its name, such as `attempt 1`, or `attempt 1 of the other job`."""
     loss: float
     grad_norm: float
-    """Largest norm of its gradient since the two attempts parted; NaN without one."""
+    """Largest gradient norm since the two attempts diverged; NaN without one."""
     steps: int
-    """Steps since they parted, from 1."""
+    """Steps since they diverged, at least 1."""
 
 
 def check_same_step(
@@ -37,17 +37,17 @@ def check_same_step(
     """Check that rounding explains the difference of two losses of one step.
 
     Args:
-        loss: of the attempt; NaN without one, which only another NaN equals.
-        grad_norm: of the attempt; NaN without one.
+        loss: loss of the attempt; NaN without one. NaN equals only NaN.
+        grad_norm: gradient norm of the attempt; NaN without one.
         other: the attempt to compare with.
-        rounding: what rounds most; None where it is not known.
+        rounding: the coarsest rounding; None when unknown.
     """
     bound = PROGRAM_TOLERANCE
     if rounding is not None:
         norms = [norm for norm in (grad_norm, other.grad_norm) if math.isfinite(norm)]
         bound = loss_bound(rounding, grad_norm=max(norms, default=1.0), steps=other.steps)
     both_nan = math.isnan(loss) and math.isnan(other.loss)
-    digits = max(6, 2 - math.floor(math.log10(bound)))  # so many that a difference can be seen
+    digits = max(6, 2 - math.floor(math.log10(bound)))  # enough to show a difference
     return ContinuityCheck(
         name="loss",
         ok=both_nan or math.isclose(loss, other.loss, rel_tol=bound),
@@ -58,7 +58,7 @@ def check_same_step(
 
 
 def check_band(loss: float, last_losses: Sequence[float]) -> ContinuityCheck:
-    """Check that a loss is where the losses before it, at least one, let it be expected."""
+    """Check that a loss is within the range expected from the losses before it, at least one."""
     mean, deviation = float(np.mean(last_losses)), float(np.std(last_losses))
     width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
     return ContinuityCheck(
@@ -71,7 +71,7 @@ def check_band(loss: float, last_losses: Sequence[float]) -> ContinuityCheck:
 
 
 def share(bound: float) -> str:
-    """Return a relative bound as text: `0.3 %`, and `2e-5` where a percentage has many zeros."""
+    """Format a relative bound as `0.3 %`, or as `2e-5` where a percentage has many zeros."""
     if bound >= 1e-3:
         return f"{100 * bound:.2g} %"
     digits, _, exponent = f"{bound:.1e}".partition("e")

@@ -1,4 +1,4 @@
-"""The job from whose checkpoint a fork starts, and what the fork has in common with it."""
+"""Compares a fork with its origin, the job that wrote its start checkpoint."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ UNKNOWN = "the settings of the other job, which its checkpoint does not hold"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a fork has in common with the job from whose checkpoint it starts."""
+    """Similarities of a fork and the job that wrote its start checkpoint."""
 
     parts: tuple[CheckpointPart, ...]
     """Parts of the checkpoint that the fork loads."""
     differs: tuple[str, ...]
-    """Parts that it leaves out and changed fields that affect the result, in words."""
+    """Parts left out and changed fields that affect the result, in words."""
     same_steps: bool
     """Whether each of its steps holds the sequences of the other job's step."""
     same_rate: bool
@@ -30,7 +30,7 @@ def origin_of(manifest: Manifest, spec: JobSpec, parts: tuple[CheckpointPart, ..
     """Compare a fork with the job that wrote the manifest's checkpoint.
 
     Args:
-        manifest: of the checkpoint from which the fork starts.
+        manifest: the manifest of the fork's start checkpoint.
         spec: the effective spec of the fork's attempt.
         parts: the parts of the checkpoint that it loads.
     """

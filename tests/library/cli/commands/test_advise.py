@@ -16,7 +16,7 @@ from trainyard.planner.speed.rates import prior_rates
 def test_a_paragraph_for_each_finding(yard: Yard, run: Run) -> None:
     harness = yard.harness
     job_id, _ = harness.running(step=0, name="slow")
-    assert "No time of a step is recorded" in run("advise", "slow").stdout
+    assert "No step times are recorded" in run("advise", "slow").stdout
     record(harness, harness.context, job_id=job_id, values={STEP: [1.0] * 50, DATA: [0.2] * 50})
     told = run("advise", "slow").stdout
     assert "1. 20 % of a recent step is spent on waiting for data." in told

@@ -116,7 +116,7 @@ def test_who_wrote_a_checkpoint_and_what_it_cost(run: Run, yard: Yard, job: str)
     assert "2 GiB in 1 file" in shown[0]
     assert "training waited: 0.02 s" in shown[1]
     facts = dict(line.split(None, 1) for line in shown[2:8])
-    assert (facts["weights"], facts["came"]) == ("float32", "from      the start")
+    assert (facts["weights"], facts["parent"]) == ("float32", "none")
     assert [line.split() for line in shown[9:]] == [
         ["0", "1", "GiB", "1", "1.00", "1", "GiB/s"],
         ["2", "1", "GiB", "1", "2.00", "512", "MiB/s"],
@@ -236,7 +236,7 @@ def test_without_a_node_it_prints_where_to_look_and_why_it_waits(run: Run, yard:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("checkpoints", "burn", "tiny@step-4"), "is neither a job nor something to do"),
+        (("checkpoints", "burn", "tiny@step-4"), "is neither a job nor an action"),
         (("checkpoints", "pin", "tiny"), "tiny is a job: name one of its checkpoints"),
         (("checkpoints", "delete", "tiny@step-4"), "There is no terminal for an answer: use --yes"),
     ],
@@ -252,7 +252,7 @@ def test_a_job_is_deleted_with_its_checkpoints(yard: Yard, run: Run) -> None:
     yard.harness.commit_checkpoint(job_id, 4)
     supervisor.end("succeeded")
     result = run("delete", "tiny", "--checkpoints", "--yes")
-    assert "its checkpoints go now" in result.stdout
+    assert "its checkpoints are being deleted" in result.stdout
     assert "all of tiny" in run("operations").stdout
 
 

@@ -100,7 +100,7 @@ def test_jobs_without_points_say_so(yard: Yard, run: Run) -> None:
 def test_refusals_are_told(yard: Yard, run: Run, pair: tuple[str, str]) -> None:
     wrong = run("compare", *pair, "--names", "train/los")
     assert wrong.exit_code == 2
-    assert "no job compared has a series 'train/los'" in wrong.stderr
+    assert "no compared job has the series 'train/los'" in wrong.stderr
     with yard.connect() as sdk:
         with pytest.raises(NotFoundError, match="no job has the id"):
             sdk.compare([pair[0], "0" * 26])

@@ -45,7 +45,7 @@ def test_steps_without_their_times_have_no_ratio(
         view = client.goodput(waited).model_copy(update=untimed)
     monkeypatch.setattr(Client, "goodput", lambda *_: view)
     last = run("goodput", waited).stdout.splitlines()[-1]
-    assert last.startswith("Goodput and ETTR are unknown: no step has its time")
+    assert last.startswith("Goodput and ETTR are unknown: no step times are recorded")
     assert last.endswith("0 failures.")
 
 
@@ -82,7 +82,7 @@ def test_without_a_job_the_slots_of_the_cluster(yard: Yard, run: Run) -> None:
 
 def test_a_job_without_steps_has_nothing_to_replay(run: Run, waited: str) -> None:
     told = run("goodput", waited, "--save-every", "5").stdout
-    assert told == "No time of a step is recorded: there is nothing to replay.\n"
+    assert told == "No step times are recorded: there is nothing to replay.\n"
 
 
 @pytest.mark.parametrize("options", [("--save-every", "5"), ("@last", "--from", "2026-01-01")])

@@ -60,7 +60,7 @@ def test_what_cannot_be_imported_is_explained(yard: Yard, run: Run, tmp_path: Pa
     empty.mkdir()
     refused = run("import", "mlflow", str(empty))
     assert refused.exit_code == 2
-    assert "holds no run of mlflow" in refused.stderr
+    assert "has no run of mlflow" in refused.stderr
     assert "mlruns" in refused.stderr
     assert run("import", "comet", str(tmp_path)).exit_code == 2
     wrong = run("import", "wandb", str(RECORDED / "wandb"), "--project", "none")
@@ -181,5 +181,5 @@ def test_a_file_that_is_damaged_keeps_no_other_from_being_imported(
     told = run("import", "wandb", str(tmp_path))
     assert told.exit_code == 1
     assert told.stdout.count("series") == 2
-    assert "run-00000000.wandb is not imported: it does not begin" in told.stderr
+    assert "run-00000000.wandb is not imported: it does not start" in told.stderr
     assert "1 of 3 runs are not imported" in told.stderr

@@ -11,7 +11,7 @@ def test_a_list_that_is_cut_notes_it(yard: Yard, run: Run) -> None:
     job_id, _ = yard.harness.running(name="long")
     yard.harness.submit(name="other")
     cut = run("events", job_id, "--limit", "1")
-    assert "1 of them are shown; --limit N shows more." in cut.stderr
+    assert "Only 1 are shown; --limit N shows more." in cut.stderr
     assert "shown" not in run("events", job_id).stderr
     cut = run("ps", "--limit", "1", "--json")
     assert len(json.loads(cut.stdout)) == 1

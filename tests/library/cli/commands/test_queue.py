@@ -42,4 +42,4 @@ def test_the_queue_is_listed_and_a_spec_is_tried(yard: Yard, run: Run, tmp_path:
     assert "It would wait at position 3" in run("queue", "--what-if", str(spec)).stdout
     yard.harness.add_node("another", slots=4)
     assert yard.harness.place() == 2
-    assert run("queue", "--what-if", str(spec)).stdout == "It would start at once.\n"
+    assert run("queue", "--what-if", str(spec)).stdout == "It would start immediately.\n"

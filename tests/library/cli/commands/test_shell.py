@@ -248,4 +248,4 @@ def test_what_cannot_run_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:1")
     refused = run("shell", "@last")
     assert refused.exit_code == 2
-    assert "without a terminal a command is needed" in refused.stderr
+    assert "without a terminal, a command is required" in refused.stderr

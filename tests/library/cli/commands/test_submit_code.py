@@ -109,9 +109,9 @@ def test_a_script_that_is_not_in_the_pack_is_warned_of(run: Run, file: Path) -> 
 @pytest.mark.parametrize(
     ("resume", "words"),
     [
-        ("never", "which begins again"),
-        ("same_world_size", "resume, on as many slots as before"),
-        ("any_world_size", "resume, on as many slots as you like"),
+        ("never", "resume, from the start, on any number of slots"),
+        ("same_world_size", "resume, on the same number of slots"),
+        ("any_world_size", "resume, on any number of slots"),
     ],
 )
 def test_the_next_command_is_one_that_is_legal(

@@ -70,9 +70,9 @@ def found(tool: str, path: Path) -> tuple[list[PastRun], list[UnreadRun]]:
         (f"{BOMB}run_id: bad\nrun_name: *j\n", "aliases are not read"),
         ("run_id: &a [*a]\n", "aliases are not read"),
         ("base: &a {run_id: x}\n<<: *a\n", "aliases are not read"),
-        ("run_id: [" * 20_000, "no YAML"),
-        ("- run_id: bad\n", "holds no table"),
-        ("run_id: {", "no YAML"),
+        ("run_id: [" * 20_000, "is not readable YAML"),
+        ("- run_id: bad\n", "is not a table"),
+        ("run_id: {", "is not readable YAML"),
     ],
 )
 def test_a_meta_yaml_that_cannot_be_read_keeps_no_other_run(
@@ -170,7 +170,7 @@ COLUMNS = (
 )
 def test_views_of_a_store_are_refused(tmp_path: Path, statements: list[str]) -> None:
     path = changed_store(tmp_path, *statements)
-    with pytest.raises(UsageError, match="no store of MLflow"):
+    with pytest.raises(UsageError, match=r"not a (readable )?store of MLflow"):
         found("mlflow", path)
 
 
@@ -186,7 +186,7 @@ def test_a_view_in_place_of_metrics_ends_no_import(tmp_path: Path, view: str) ->
     shutil.copytree(RECORDED / "mlflow/mlruns", tmp_path / "mlruns")
     runs, unread = found("mlflow", tmp_path)
     assert [run.name for run in runs] == ["deep-lake"]
-    assert ["'metrics' is no table" in each.reason for each in unread] == [True]
+    assert ["'metrics' is not a table" in each.reason for each in unread] == [True]
 
 
 def test_what_reads_anything_else_is_not_authorized(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_generated_columns_call_no_function(tmp_path: Path) -> None:
         "DROP TABLE metrics",
         "ALTER TABLE other RENAME TO metrics",
     )
-    with pytest.raises(UsageError, match="'metrics' is no table of stored values"):
+    with pytest.raises(UsageError, match="'metrics' is not a table of stored values"):
         found("mlflow", path)
 
 

@@ -175,7 +175,7 @@ def test_what_is_unknown_is_named(context: Context) -> None:
         ("query/jobs", f"no job has the id {nobody!r}"),
         ("query/jobs", f"no job has the id {other!r}"),
     ]
-    with pytest.raises(InvalidRequestError, match=r"'train/los'; some that are there: train/loss"):
+    with pytest.raises(InvalidRequestError, match=r"'train/los'; some that exist: train/loss"):
         compare(context, [job_id], [LOSS, "train/los"])
     queued = add_job(context)  # nothing is known of its series yet
     assert compare(context, [queued], ["train/los"]).jobs[0].curves == []
@@ -189,7 +189,7 @@ def test_too_much_is_refused(context: Context) -> None:
         compare(context, [job_id], [str(number) for number in range(99)])
     with pytest.raises(InvalidRequestError, match="max_points"):
         compare(context, [job_id], [LOSS], max_points=0)
-    with pytest.raises(InvalidRequestError, match="from_x: 9 lies after to_x=3"):
+    with pytest.raises(InvalidRequestError, match="from_x: 9 is after to_x=3"):
         compare(context, [job_id], [LOSS], low=9, high=3)
 
 

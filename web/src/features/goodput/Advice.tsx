@@ -39,7 +39,7 @@ export function Advice({ job }: { job: Job }) {
       )}
       <p className="muted">
         {attempt === null
-          ? "No time of a step is recorded: only the time on slots was read."
+          ? "No step times are recorded: only the time on slots was read."
           : `Read: the last ${plural(steps, "step")} of attempt ${attempt}.`}
       </p>
       <CommandLine command={command("advise", reference)} />

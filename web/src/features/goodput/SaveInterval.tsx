@@ -79,7 +79,7 @@ const COLUMNS = [
 
 function Outcomes({ answer }: { answer: SaveIntervalWhatIf }) {
   const { replayed, best, best_interval_steps, daly_interval_steps: daly } = answer;
-  if (!replayed || !best) return <p>No time of a step is recorded: there is nothing to replay.</p>;
+  if (!replayed || !best) return <p>No step times are recorded: there is nothing to replay.</p>;
   return (
     <>
       <Table label="Outcomes by save interval" columns={COLUMNS}>

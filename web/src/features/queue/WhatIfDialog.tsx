@@ -98,7 +98,7 @@ function Answer({ answer }: { answer: WhatIf }) {
       <p>
         <strong>
           {answer.starts_now
-            ? "It would start at once."
+            ? "It would start immediately."
             : `It would wait at position ${count(position)}.`}
         </strong>{" "}
         {at && !answer.starts_now && `Expected start: ${startWords(at, now)}, ${moment(at)}.`}

@@ -28,13 +28,13 @@ test("a data sheet is named as such", () => {
 test("runs come with the errors of their predictions", () => {
   expect(calibrationWords({ ...SHEET, runs: 12, accuracy: ACCURACY })).toBe(
     "Learned from 12 runs on H100; step time off by 4.1 % in the median, 12 % at p95; " +
-      "memory by 2 % and 5 %; 1 of 11 that were to fit did not.",
+      "memory by 2 % and 5 %; 1 of 11 runs predicted to fit did not.",
   );
 });
 
 test("errors that no run shows are left out", () => {
   const accuracy = { ...ACCURACY, step_median: null, step_p95: null };
   expect(calibrationWords({ ...SHEET, runs: 1, accuracy })).toBe(
-    "Learned from 1 run on H100; memory by 2 % and 5 %; 1 of 11 that were to fit did not.",
+    "Learned from 1 run on H100; memory by 2 % and 5 %; 1 of 11 runs predicted to fit did not.",
   );
 });

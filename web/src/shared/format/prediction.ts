@@ -15,6 +15,6 @@ export function calibrationWords({ accuracy, device_name, runs }: Calibration): 
   if (accuracy.memory_median !== null) {
     parts.push(`memory by ${percent(accuracy.memory_median)} and ${percent(accuracy.memory_p95)}`);
   }
-  parts.push(`${accuracy.fits_wrong} of ${accuracy.fits_judged} that were to fit did not`);
+  parts.push(`${accuracy.fits_wrong} of ${accuracy.fits_judged} runs predicted to fit did not`);
   return `${parts.join("; ")}.`;
 }

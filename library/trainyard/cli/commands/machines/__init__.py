@@ -1,1 +1,1 @@
-"""Commands about sources of nodes, and the projects that share the machines."""
+"""Commands on node sources, and on the projects that share the nodes."""

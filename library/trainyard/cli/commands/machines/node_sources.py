@@ -1,4 +1,4 @@
-"""`sources`: where nodes come from, what was asked of them, and why it waits."""
+"""`sources`: node sources, requests for nodes, and why these wait."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from trainyard.protocol.node_sources.messages import CheckResult
 from trainyard.protocol.node_sources.views import NodeRequestView, SourceView
 
 EXPLANATION_SECONDS = 15.0
-"""Wait for the engine's answer to `explain`: a provisioner that is idle answers within one."""
+"""Longest wait for the engine's answer to `explain`; an idle provisioner answers within 1 s."""
 LEAST_REASON = 32
-"""Width that the reason of an engine gets before other columns do."""
+"""Minimal width of an engine's reason; below it, other columns are dropped."""
 COMMANDS = (
     "Write `trainyard sources [ls]`, `trainyard sources show|check|pause|unpause|delete|requests "
     "NAME`, `trainyard sources request NAME --nodes N` or "
@@ -47,33 +47,34 @@ def sources(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ls | show|check|pause|unpause|requests|request|delete NAME"
-            " | cancel|end|explain REQUEST]",
-            help="Nothing for all sources, or what to do with a source or a request for nodes.",
+            metavar="ls | show|check|pause|unpause|requests|request|delete NAME"
+            " | cancel|end|explain REQUEST",
+            help="Action on one source or on one request for nodes. Default: list all sources.",
         ),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", min=1, help="Nodes to request, with `request`; 1 without."),
+        typer.Option("--nodes", min=1, help="With `request`: number of nodes. Default: 1."),
     ] = None,
     reason: Annotated[
         str | None,
-        typer.Option("--reason", help="Why, with `pause`; shown wherever the source is."),
+        typer.Option("--reason", help="With `pause`: the reason, shown with the source."),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="With `check`: until it has findings.")
+        bool, typer.Option("--wait", "-w", help="With `check`: wait for the findings.")
     ] = False,
     open_only: Annotated[
-        bool, typer.Option("--open", help="With `requests`: only those that have not ended.")
+        bool, typer.Option("--open", help="With `requests`: only open ones.")
     ] = False,
     limit: Limit = 20,
     json: Json = False,
 ) -> None:
-    """List where nodes come from; examine or pause a source, request nodes, cancel a request.
+    """List node sources; check or pause a source, request nodes, cancel a request.
 
-    A source is a Slurm partition, a Kubernetes namespace or machines that ssh reaches. A check
-    requests one node, which examines the place and ends; with --wait the findings are printed, with
-    exit code 1 when one of them failed. A request is named by its id or the beginning of it.
+    A source is a Slurm partition, a Kubernetes namespace, or machines reached by ssh. `check`
+    requests one node, which examines its environment and ends. With --wait, the command prints the
+    findings, and exits with 1 if one of them failed. REQUEST is the id of a request, or a prefix of
+    it.
     """
     verb, name = _parsed(given or [])
     _refuse_foreign(verb, nodes=nodes, reason=reason, wait=wait, open_only=open_only)
@@ -111,7 +112,7 @@ def _parsed(given: list[str]) -> tuple[str, str]:
         case [("cancel" | "end" | "explain") as verb, name]:
             return verb, name
         case _:
-            raise UsageError(f"`sources {' '.join(given)}` is no command.", remedy=COMMANDS)
+            raise UsageError(f"`sources {' '.join(given)}` is not a command.", remedy=COMMANDS)
 
 
 def _refuse_foreign(
@@ -141,11 +142,11 @@ def _check(yard: Client, name: str, *, wait: bool, as_json: bool) -> None:
     if not wait:
         emit(check, draw_request, as_json=as_json)
         return
-    note(f"A node of {name} is requested for the check, as {check.id[:SHORT_ID]}.")
+    note(f"Requested a node of {name} for the check: {check.id[:SHORT_ID]}.")
     source = yard.source(name)
     if (state := standing(source)) not in ("online", "paused"):  # a check ignores the pause
         why = f": {_why(source)}" if _why(source) else ""
-        note(f"The source is {state}{why}. `trainyard sources show {name}` shows when it is back.")
+        note(f"The source is {state}{why}. `trainyard sources show {name}` shows its state.")
     check = yard.wait_for_findings(check)
     emit(check, draw_findings, as_json=as_json)
     if not check.results or not all(result.passed for result in check.results):
@@ -163,15 +164,15 @@ def _act(yard: Client, verb: str, reference: str, *, as_json: bool) -> None:
         try:
             request = yard.wait_for_explanation(request, timeout=EXPLANATION_SECONDS)
         except TimeoutError:
-            note(f"No other reason came within {EXPLANATION_SECONDS:g} s; this is the last one.")
+            note(f"No new reason arrived within {EXPLANATION_SECONDS:g} s; this is the last one.")
     emit(request, draw_request, as_json=as_json)
 
 
 def _request(yard: Client, reference: str) -> NodeRequestView:
-    """Return the open request whose id begins so.
+    """Return the open request with this prefix of its id.
 
     Raises:
-        UnknownReferenceError: none does, or several do.
+        UnknownReferenceError: no open request has it, or several have.
     """
     found = (
         request
@@ -182,7 +183,7 @@ def _request(yard: Client, reference: str) -> NodeRequestView:
 
 
 def standing(source: SourceView) -> str:
-    """Return the state of a source: what keeps it from supplying nodes, most urgent first."""
+    """Return the state of a source: the most urgent obstacle to supplying nodes, if any."""
     if source.needs_login is not None:
         return "needs login"
     if not source.online:
@@ -193,9 +194,9 @@ def standing(source: SourceView) -> str:
 
 
 def draw_sources(shown: Sequence[SourceView]) -> RenderableType:
-    """Return the sources."""
+    """Return the table of sources."""
     if not shown:
-        return Text("No sources. `python -m provisioner` registers those of its sources.toml.")
+        return Text("No sources. `python -m provisioner` registers those in its sources.toml.")
     rows = Listing("NAME", "KIND", "STATE", "NODE", "WAITING", "RUNNING", "MOST", "HOURS", "QUOTA",
                    "LISTED", "WHY",
                    right=("WAITING", "RUNNING", "MOST", "HOURS", "QUOTA", "LISTED"),
@@ -235,7 +236,7 @@ def _why(source: SourceView) -> str:
 
 
 def draw_source(source: SourceView, requests: Sequence[NodeRequestView]) -> RenderableType:
-    """Return all of a source, and its open requests."""
+    """Return a source in full, with its open requests."""
     limits, quota = source.limits, source.limits.node_hours_per_month
     of_quota = "" if quota is None else f" of {quota:,g}"
     slots = formats.counted(source.shape.slots, f"{source.shape.device} slot")
@@ -251,7 +252,7 @@ def draw_source(source: SourceView, requests: Sequence[NodeRequestView]) -> Rend
         ("requests", f"{source.pending_requests:,} waiting of at most {limits.pending:,}"),
         ("node-hours", f"{source.node_hours_this_month:,.1f}{of_quota} this month"),
         ("allocation", formats.duration(source.request_seconds)
-            if source.request_seconds is not None else "without an end"),
+            if source.request_seconds is not None else "no limit"),
         ("released after", f"{formats.duration(source.idle_seconds)} without an attempt"),
         ("listed", formats.date(source.listed_at)),
         ("provisioner", f"version {source.version}, since {formats.date(source.registered_at)}"),
@@ -299,7 +300,7 @@ def _state(request: NodeRequestView) -> Text:
 def draw_request(request: NodeRequestView) -> RenderableType:
     """Return one request for nodes."""
     engine = f"{request.ref or 'no job yet'}, {request.engine_state}"
-    length = "without an end" if request.seconds is None else formats.duration(request.seconds)
+    length = "no limit" if request.seconds is None else formats.duration(request.seconds)
     for_whom = "its check" if request.purpose == "check" else request.caused_by
     return Group(
         Text(f"{formats.counted(request.nodes, 'node')} of {request.source}", style="bold"),
@@ -319,7 +320,7 @@ def draw_request(request: NodeRequestView) -> RenderableType:
 
 
 def draw_findings(check: NodeRequestView) -> RenderableType:
-    """Return what a check found, or why it found nothing."""
+    """Return the findings of a check, or the reason why it has none."""
     if not check.results:
         why = f": {check.reason}" if check.reason else ""
         return Text.assemble(("✗ ", "red"), f"The check of {check.source} ended unfinished{why}")

@@ -1,4 +1,4 @@
-"""`projects`: who shares the cluster, by which weight and within which quotas."""
+"""`projects`: the projects that share the cluster, their weights and quotas."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ def projects(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[create|set|delete PROJECT]",
-            help="Nothing for all projects, or the one to create, change or delete.",
+            metavar="create|set|delete PROJECT",
+            help="Create, change or delete one project. Default: list all projects.",
         ),
     ] = None,
     description: Annotated[
-        str | None, typer.Option("--description", help="What the project is for.")
+        str | None, typer.Option("--description", help="Purpose of the project.")
     ] = None,
     weight: Annotated[
-        float | None, typer.Option("--weight", help="Its share relative to other projects.")
+        float | None, typer.Option("--weight", help="Share of slots relative to other projects.")
     ] = None,
     max_slots: Annotated[
         str | None,
-        typer.Option("--max-slots", metavar="SLOTS", help="Most slots at once, or `none`."),
+        typer.Option("--max-slots", metavar="SLOTS", help="Limit of held slots, or `none`."),
     ] = None,
     slot_hours: Annotated[
         str | None,
-        typer.Option("--slot-hours", metavar="HOURS", help="Most slot-hours a month, or `none`."),
+        typer.Option("--slot-hours", metavar="HOURS", help="Slot-hours per month, or `none`."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the projects with what they hold and use; create, change or delete one.
+    """List projects with their held slots and used slot-hours; create, change or delete one.
 
-    A slot is a GPU, or a CPU rank on a node without GPUs. A slot-hour is one slot for an hour; the
-    quota begins anew each month (UTC).
+    A slot is a GPU, or a CPU rank on a node without GPUs. A slot-hour is one slot for one hour; the
+    quota starts anew each month (UTC).
     """
     settings: dict[str, Any] = {}
     if description is not None:
@@ -76,7 +76,7 @@ def projects(
 
 
 def draw_projects(shown: Sequence[ProjectView]) -> RenderableType:
-    """Return the projects."""
+    """Return the table of projects."""
     rows = Listing("NAME", "WEIGHT", "HELD", "MOST", "SHARE", "FAIR", "HOURS", "QUOTA", "WAITING",
                    "ABOUT",
                    right=("WEIGHT", "HELD", "MOST", "SHARE", "FAIR", "HOURS", "QUOTA", "WAITING"),
@@ -108,7 +108,7 @@ def _parsed(given: list[str], *, has_settings: bool) -> tuple[str | None, str]:
         case ["delete" as verb, name] if not has_settings:
             return verb, name
     raise UsageError(
-        f"`projects {' '.join(given)}` is no command.",
+        f"`projects {' '.join(given)}` is not a command.",
         remedy="Write `trainyard projects create NAME`, `trainyard projects set NAME --weight 2` "
         "or `trainyard projects delete NAME`.",
     )
@@ -121,7 +121,7 @@ def _quota(text: str, kind: Callable[[str], Number], *, option: str) -> Number |
         return kind(text)
     except ValueError:
         raise UsageError(
-            f"{option}={text!r} is no number.", remedy=f"Write a number, or `{UNLIMITED}`."
+            f"{option}={text!r} is not a number.", remedy=f"Write a number, or `{UNLIMITED}`."
         ) from None
 
 

@@ -121,7 +121,7 @@ def test_an_explanation_that_does_not_come_shows_the_last_reason(
     explained = run("sources", "explain", f"{ID}1")
     assert explained.exit_code == 0
     assert "Priority" in explained.stdout
-    assert "No other reason" in explained.stderr
+    assert "No new reason" in explained.stderr
 
 
 @pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 1)])
@@ -161,7 +161,7 @@ def test_a_check_that_ends_without_findings_fails_with_the_reason(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["make", "x"], "`sources make x` is no command"),
+        (["make", "x"], "`sources make x` is not a command"),
         (["show"], "trainyard sources request NAME"),
         (["pause", "x", "--nodes", "2"], "--nodes belongs to `sources request`"),
         (["show", "x", "--wait"], "--wait belongs to `sources check`"),

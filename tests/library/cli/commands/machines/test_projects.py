@@ -38,4 +38,4 @@ def test_what_is_no_command_is_refused_with_the_commands(yard: Yard, run: Run) -
         assert refused.exit_code == 2
         assert "trainyard projects create NAME" in refused.stderr
     refused = run("projects", "set", "default", "--max-slots", "many")
-    assert "--max-slots='many' is no number" in refused.stderr
+    assert "--max-slots='many' is not a number" in refused.stderr
