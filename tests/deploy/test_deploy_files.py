@@ -1,4 +1,4 @@
-"""The deployment files, parsed: what they start exists, what they set is read, nothing is open."""
+"""The parsed deployment files: modules exist, settings are read, no port is open."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_the_output_of_every_container_is_bounded() -> None:
 
 
 def test_no_key_of_a_file_is_given_twice() -> None:
-    """PyYAML takes the last one in silence; Compose refuses the file."""
+    """PyYAML silently takes the last one; Compose refuses the file."""
 
     class Strict(yaml.SafeLoader):
         pass

@@ -1,1 +1,1 @@
-"""The whole product as its users run it, with real faults; one control plane serves these files."""
+"""The whole product like for users, with real faults; one control plane serves these files."""

@@ -1,4 +1,4 @@
-"""One control plane for all tests of this folder: it starts once, and each fault must heal."""
+"""One control plane for all tests of this folder: it starts once, and recovers from each fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["browser", "live"]
 
 @pytest.fixture(scope="package")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Broker, server, scheduler and worker on a folder of their own."""
+    """Broker, server, scheduler and worker on their own folder."""
     made = ControlPlane(tmp_path_factory.mktemp("e2e"))
     try:
         yard = made.connect()
@@ -28,7 +28,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def yard(plane: ControlPlane) -> Iterator[Client]:
-    """A connection with the admin token; jobs that are left when the test ends are cancelled."""
+    """A connection with the admin token; jobs that outlive the test are cancelled."""
     with plane.connect() as connection:
         yield connection
         cancel_all(connection)

@@ -1,4 +1,4 @@
-"""A whole control plane on a folder of the tests, and what a fault needs: pids, files, freezes."""
+"""A whole control plane on a folder of the tests, with pids, files and freezes for faults."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from trainyard.run.directory import RunDirectory
 from worker.node.process_tree import NODE_MARKER
 
 REPOSITORY = Path(__file__).parents[2]
-SECONDS = 150.0  # the machine may be busy; what must be quick is measured by recorded times
+SECONDS = 150.0  # the machine may be busy; limits of speed are checked on recorded times
 SLOTS = 4
 LOOPBACK = "127.0.0.1"
 LEASE_SECONDS = 12.0
-"""The shortest that the server takes."""
+"""The shortest that the server accepts."""
 SPEC: dict[str, Any] = {
     "model": {"size": "debug"},
     "data": {"source": "text", "path": "data:text.txt"},
@@ -55,7 +55,7 @@ Found = TypeVar("Found")
 def wait_for(
     look: Callable[[], Found | None], what: str, *, seconds: float = SECONDS, every: float = 0.1
 ) -> Found:
-    """Return the first truthy thing that `look` finds; it looks again after `every` seconds."""
+    """Return the first truthy result of `look`, called every `every` seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := look():
@@ -66,7 +66,7 @@ def wait_for(
 
 @contextlib.contextmanager
 def disk_of(size: str, place: Path) -> Iterator[None]:
-    """Put a disk of so many bytes, such as `256k`, at a folder until the block ends."""
+    """Mount a disk of a size, such as `256k`, at a folder until the block ends."""
     place.mkdir()
     mount = ("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place))
     subprocess.run(mount, check=True)
@@ -77,7 +77,7 @@ def disk_of(size: str, place: Path) -> Iterator[None]:
 
 
 def processes_with(*marks: str) -> list[int]:
-    """Return the processes that live and have all of these `NAME=value` in their environment."""
+    """Return the live processes with all of these `NAME=value` in their environment."""
     wanted = {mark.encode() for mark in marks}
     found = []
     for folder in Path("/proc").iterdir():
@@ -90,24 +90,24 @@ def processes_with(*marks: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Course:
-    """What the server has stored of a job along its lineage."""
+    """The server's stored series of a job along its lineage."""
 
     steps: dict[str, list[int]]
     """Steps of each series, `data_digest` among them, in the order of the CSV."""
     values: dict[tuple[str, int], str]
     """Value of each series at each step."""
     attempts: dict[int, int]
-    """Attempt that made each step."""
+    """Attempt that trained each step."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One attempt of a job on the node, by its run directory."""
+    """One attempt of a job on the node, with its run directory."""
 
     files: RunDirectory
 
     def steps(self) -> list[int]:
-        """Return the steps that the trainer has written down."""
+        """Return the steps in the trainer's records."""
         try:
             lines = Path(self.files.metrics).read_bytes().splitlines(keepends=True)
         except OSError:
@@ -119,7 +119,7 @@ class Run:
         wait_for(
             lambda: (self.steps() or [0])[-1] >= step,
             f"step {step} in {self.files.root}",
-            every=0.01,  # a step takes some milliseconds, and the job shall not end meanwhile
+            every=0.01,  # a step takes some milliseconds, and the job must not end meanwhile
         )
 
     def rank_pid(self, rank: int) -> int:
@@ -135,23 +135,23 @@ class Run:
         return pid
 
     def hold(self) -> None:
-        """Hold training, all ranks of which have begun, between two instructions.
+        """Pause training of started ranks between two instructions.
 
         The last rank stops; the others wait in their next collective.
         """
         os.kill(self.rank_pid(self._last_rank()), signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let training go on."""
+        """Resume training."""
         os.kill(self.rank_pid(self._last_rank()), signal.SIGCONT)
 
     def go_on_to_stop(self) -> None:
-        """Let training go on once the order to stop is there: few steps are left."""
+        """Resume training after the order to stop has arrived: few steps are left."""
         wait_for(self.files.stop.exists, f"order to stop in {self.files.root}")
         self.go_on()
 
     def hold_at(self, step: int) -> int:
-        """Let training reach a step, hold it there or soon after, and return where it stands."""
+        """Let training reach a step, pause it there or soon after, and return its step."""
         self.wait_for_step(step)
         self.hold()
         return self.steps()[-1]
@@ -162,7 +162,7 @@ class Run:
 
 @dataclass
 class Follower:
-    """A client of the stream that notes every event from before the first job on."""
+    """A client of the stream that records every event since before the first job."""
 
     yard: Client
     events: list[AnyEvent] = field(default_factory=list)
@@ -197,7 +197,7 @@ class Follower:
 
 
 class ControlPlane:
-    """Broker, server, scheduler and worker as `python -m embedded up` runs them."""
+    """Broker, server, scheduler and worker, run by `python -m embedded up`."""
 
     def __init__(self, root: Path, *, slots: int = SLOTS, **environment: str) -> None:
         self.folders = Folders(root / "data")
@@ -216,7 +216,7 @@ class ControlPlane:
         self.log = root / "up.log"
         with self.log.open("wb") as log:
             self.up = subprocess.Popen(
-                # A port that no other control plane of this machine looks for.
+                # A port that no other control plane of this machine uses.
                 self.command("up", "--slots", str(slots), "--port", str(any_free_port(LOOPBACK))),
                 env=self.environment,
                 cwd=REPOSITORY,
@@ -252,7 +252,7 @@ class ControlPlane:
         return yard
 
     def end(self) -> None:
-        """End everything, jobs included, and see that nothing of it is left.
+        """End everything, jobs included, and check that nothing remains.
 
         Raises:
             AssertionError: processes were left; they are ended.
@@ -278,7 +278,7 @@ class ControlPlane:
 
     @contextlib.contextmanager
     def killed(self, name: str, yard: Client) -> Iterator[None]:
-        """End a part as the kernel would; while the block runs, it is not restarted."""
+        """Kill a part like the kernel; it is not restarted during the block."""
         gone = self.part(name)
         os.kill(self.up.pid, signal.SIGSTOP)
         try:
@@ -311,13 +311,13 @@ class ControlPlane:
         return f"redis://:{words['requirepass']}@{LOOPBACK}:{words['port']}/0"
 
     def run(self, job_id: str, attempt: int = 1, *, node: Path | None = None) -> Run:
-        """Return an attempt's run, once the node has it: that of this data folder, or the own."""
+        """Return an attempt's run once the node has it, below a data folder or the plane's own."""
         folder = (node or self.folders.node) / "runs" / job_id / str(attempt)
         wait_for((folder / "launch.json").exists, f"launch of attempt {attempt}")
         return Run(RunDirectory(folder))
 
     def _left(self) -> list[int]:
-        """Return what is left after a while: of the control plane, and ranks of its node."""
+        """Return remaining processes after a while: of the control plane, and ranks of its node."""
         with contextlib.suppress(AssertionError):
             wait_for(lambda: not self._processes(), "end of all processes", seconds=20)
         return self._processes()
@@ -328,7 +328,7 @@ class ControlPlane:
 
 
 def spec(name: str, **sections: Any) -> dict[str, Any]:
-    """Return the spec of a small job, with these fields of its sections changed."""
+    """Return the spec of a small job with some fields of its sections changed."""
     merged: dict[str, Any] = {**SPEC, "name": name}
     for section, fields in sections.items():
         merged[section] = {**merged.get(section, {}), **fields}
@@ -362,9 +362,9 @@ def course(yard: Client, job_id: str) -> Course:
 
 
 def assert_each_once(yard: Client, job_id: str, *, steps: int) -> Course:
-    """Every series has every step exactly once, the digests of the sequences too.
+    """Check that every series, and the digests of sequences, have every step exactly once.
 
-    Those of saves, collections, the network and ranks alone are no series of every step.
+    Series of saves, garbage collections, the network and single ranks do not have every step.
     """
     points = course(yard, job_id)
     assert {"train/loss", "data_digest"} <= set(points.steps)
@@ -375,7 +375,7 @@ def assert_each_once(yard: Client, job_id: str, *, steps: int) -> Course:
 
 
 def assert_told_once(yard: Client, job_id: str, follower: Follower) -> list[AnyEvent]:
-    """The stream brought every event of the job once and in order; returns those that last."""
+    """Check that the stream had every event of the job once, in order; return the stored ones."""
     streamed = follower.of(job_id)
     ids = [event.id for event in streamed]
     assert ids == sorted(set(ids))

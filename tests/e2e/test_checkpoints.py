@@ -24,7 +24,7 @@ def folder_of(plane: ControlPlane, checkpoint_id: str) -> Path:
 
 
 def ended(yard: Client, operation: OperationView) -> OperationView:
-    """Return an operation that has ended well."""
+    """Return an operation that has succeeded."""
     done = yard.wait_for_operation(operation.id, timeout=120)
     assert done.state == OperationState.SUCCEEDED, done
     return done
@@ -82,7 +82,7 @@ def test_checkpoints_from_retention_to_the_last_deletion(plane: ControlPlane, ya
     assert finished(yard, job.id).state == JobState.SUCCEEDED
     wait_for(lambda: settled(yard, job.id), "deletions")
     assert (folder_of(plane, older.id) / "COMMITTED").exists()
-    # The only verified one stays, also when it is no longer among the newest.
+    # The only verified one stays, even if it is no longer among the newest.
     assert {c.id for c in yard.checkpoints(job.id)} >= {newest.id, older.id}
     assert len(list(yard.checkpoints(job.id))) == 4
 

@@ -1,4 +1,4 @@
-"""The main path in a browser: submit with the form, watch, stop, resume on 3 slots, go on."""
+"""The main path in a browser: submit with the form, watch, stop, resume on 3 slots, continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_job_is_submitted_watched_and_resumed_on_three_slots(
     page = live.page
     log_in(page, login_link(plane))
     submit(page)
-    live.forgive("422")  # a slow browser has the plans of drafts checked that are not whole
+    live.forgive("422")  # a slow browser requests plans of incomplete drafts
     live.keep("live-starting")
     page.evaluate("window.isFirstLoad = true")
 
@@ -45,7 +45,7 @@ def test_a_job_is_submitted_watched_and_resumed_on_three_slots(
 
 
 def login_link(plane: ControlPlane) -> str:
-    """Return the link that another `up` prints; that of the first one expires after minutes."""
+    """Return the link of another `up`; the link of the first one expires after minutes."""
     told = subprocess.check_output(plane.command("up"), env=plane.environment, text=True)
     link = re.search(r"\S+/login\?code=\S+", told)
     assert link, told
@@ -72,7 +72,7 @@ def submit(page: Page) -> None:
 
 
 def see_points_arrive(live: Watched) -> None:
-    """More points come, and more of the line is painted, without any input."""
+    """Check that new points arrive and that the line grows, without any input."""
     expect(live.page.locator(".job-title .state")).to_have_attribute("data-state", "running")
     wait_for(lambda: live.points(LOSS) >= 5, "points in the chart")
     painted = wait_for(lambda: live.painted(LOSS), "a painted line")
@@ -83,7 +83,7 @@ def see_points_arrive(live: Watched) -> None:
 
 
 def stop(page: Page, yard: Client) -> int:
-    """Stop by the button, and return the step at which the job stands."""
+    """Stop with the button, and return the job's step."""
     page.get_by_role("button", name="Stop", exact=True).click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text(f"trainyard stop {FIELDS['name']}")).to_be_visible()
@@ -96,7 +96,7 @@ def stop(page: Page, yard: Client) -> int:
 
 
 def resume_on_three(live: Watched) -> None:
-    """Choose 3 slots, see what changes and what does not, and launch."""
+    """Choose 3 slots, check changed and unchanged values, and launch."""
     page = live.page
     page.get_by_role("button", name="Resume", exact=True).click()
     dialog = page.get_by_role("dialog")
@@ -114,7 +114,7 @@ def resume_on_three(live: Watched) -> None:
 
 
 def see_second_attempt(live: Watched, *, after: int) -> None:
-    """Attempt 2 continues from the same step, its points come, and the badge reads continuous."""
+    """Check that attempt 2 continues from the same step with new points and the badge."""
     page = live.page
     about = page.get_by_role("list", name="About the job")
     expect(about).to_contain_text("attempt 2")
@@ -133,7 +133,7 @@ def see_second_attempt(live: Watched, *, after: int) -> None:
 
 
 def cancel(page: Page) -> None:
-    """Cancel, after what would be lost was said."""
+    """Cancel, after the dialog has named the steps that would be lost."""
     page.get_by_role("button", name="Cancel", exact=True).click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("would be lost")

@@ -33,20 +33,20 @@ from trainyard.protocol.states import JobState
 logger = logging.getLogger(__name__)
 CHANGES: dict[str, dict[str, int]] = {
     "ddp": {"steps": 300},  # of milliseconds each
-    "classifier": {"batch": 44},  # no divisor of the data: no step of these ends an epoch
+    "classifier": {"batch": 44},  # does not divide the data: none of these steps ends an epoch
 }
-"""Arguments that are not those of the spec file."""
+"""Arguments that replace those of the spec file."""
 SAMPLES = {"classifier": 1500}
-"""Samples of an epoch, where they are not those of most examples."""
+"""Samples of an epoch, if they differ from most examples."""
 MAX_SAMPLES = 100
 TRAINED = 16
-"""Steps before the stop, at least."""
+"""Fewest steps before the stop."""
 SAVED = 5
 """Step of torchtitan's first save."""
 
 
 def submitted(plane: ControlPlane, file: Path, **arguments: Any) -> str:
-    """Submit a spec file by the command, which packs the code next to it; return the job's id."""
+    """Submit a spec file with the command, which packs the code next to it; return the job's id."""
     record = read_record(plane.folders.record)
     assert record is not None
     token = plane.folders.admin_token.read_text(encoding="utf-8").strip()
@@ -77,7 +77,7 @@ def stopped_after(step: int, plane: ControlPlane, *, yard: Client, job_id: str) 
 
 
 def stop_held(run: Run, yard: Client, job_id: str) -> None:
-    """Stop a job whose ranks are held, so that it does not end before the order is there."""
+    """Stop a job with paused ranks, so that it does not end before the order arrives."""
     yard.stop(job_id, reason="other slots")
     run.go_on_to_stop()
     stopped = finished(yard, job_id)
@@ -122,14 +122,14 @@ def test_an_example_resumes_exactly_after_a_stop(
 
 
 def titan_folder(plane: ControlPlane) -> Path:
-    """Lay torchtitan's example below the root `data`, as its spec file describes it."""
+    """Copy torchtitan's example below the root `data`, as its spec file requires."""
     data = plane.folders.data
     folder = shutil.copytree(PROGRAMS / "torchtitan", data / "torchtitan")
     subprocess.run([sys.executable, "prepare.py"], cwd=folder, check=True)
     assert TITAN is not None
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.check_output([TITAN, "-c", where], text=True).strip()
-    # An environment of the root with the packages of the other one: 1.4 GB need no second copy.
+    # An environment of the root with the packages of the other one, without a copy of 1.4 GB.
     venv.create(data / "titan", symlinks=True)
     (own,) = (data / "titan" / "lib").glob("python*/site-packages")
     (own / "torchtitan.pth").write_text(f"{packages}\n")

@@ -1,4 +1,4 @@
-"""A node is lost with commits that were not reported, and checkpoints are damaged on storage."""
+"""A node is lost with unreported commits, and checkpoints are damaged on storage."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_a_person_names_is_not_replaced(
     assert (job.state, second.parent_checkpoint_id) == ("failed", newest)
     assert "was named, so no other one replaces it" in str(job.reason)
     assert newest in str(job.reason)
-    # Who resumes without a name gets the newest one that is usable.
+    # A resume without a checkpoint uses the newest usable one.
     yard.resume(job_id)
     assert finished(yard, job_id).state == "succeeded"
     assert next(yard.attempts(job_id)).parent_checkpoint_id == others[0]

@@ -1,4 +1,4 @@
-"""The main path through the real parts: submit, watch, stop, go on with other slots, succeed."""
+"""The main path through the real parts: submit, watch, stop, resume on other slots, succeed."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_five_ranks_run_on_four_slots_and_one_and_go_on_with_four(
 
 
 def queued(yard: Client, job_id: str) -> JobView | None:
-    """Return a job that waits again for slots."""
+    """Return a job that waits for slots again."""
     job = yard.job(job_id)
     return job if (job.state, job.attempt) == (JobState.QUEUED, 1) else None
 
@@ -161,7 +161,7 @@ def spec_file(tmp_path: Path) -> Path:
 
 
 def trainyard(plane: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with nothing but what `up` has written for it."""
+    """Run the command with only the configuration that `up` has written."""
     return subprocess.run(
         [TRAINYARD, *arguments],
         env=plane.environment,

@@ -1,4 +1,4 @@
-"""Each part of the control plane dies in the middle of training, which notices nothing."""
+"""Each part of the control plane dies during training, which is not affected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS = ("server", "worker", "scheduler", "broker")
 
 
 def all_ended(processes: list[ProcessStat]) -> bool:
-    """Return whether none of these very processes lives."""
+    """Return whether all of these processes have ended."""
     now = [process_stat(process.pid) for process in processes]
     return all(
         n is None or n.ended or n.start_time != p.start_time

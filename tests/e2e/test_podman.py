@@ -1,4 +1,4 @@
-"""Ranks in containers of a real Podman, as root and as the attempt's own user: runs, ends, remains.
+"""Ranks in containers of a real Podman, as root and as the attempt's own user.
 
 `make test-podman` installs Podman and runs these; the image is made of busybox and of this Python,
 without a network.
@@ -114,7 +114,7 @@ class Node:
         ).id
 
     def waiting(self, name: str, mark: str) -> tuple[str, Run]:
-        """Submit a program that waits, and return it once it does."""
+        """Submit a program that waits, and return it once it waits."""
         job_id = self.submit(name, WAIT.format(mark=mark))
         in_state(self.yard, job_id, JobState.RUNNING)
         wait_for(lambda: "ready" in self.said(job_id), f"program of {name}")
@@ -126,12 +126,12 @@ class Node:
         return Run(RunDirectory(self.worker.data / "runs" / job_id / "1"))
 
     def said(self, job_id: str, rank: int = 0) -> list[str]:
-        """Return the log of a rank, without what Podman prints of its own."""
+        """Return the log of a rank, without Podman's own output."""
         lines = [line.text for line in self.yard.logs(job_id, rank=rank).lines]
         return [line for line in lines if not line.startswith(OF_PODMAN)]
 
     def assert_nothing_left(self, job_id: str) -> None:
-        """No process, mount or folder of an attempt that is over."""
+        """Check that no process, mount or folder of an ended attempt remains."""
         root = self.run(job_id).files.root
 
         def gone() -> bool:
@@ -149,7 +149,7 @@ def _running(name: str, root: Path) -> list[str]:
 
 
 def copy_python(root: Path) -> None:
-    """Put this interpreter with the library, its own packages and what they load below a folder."""
+    """Copy this interpreter with the library, its packages and their shared libraries."""
     python, packages = Path(sys.executable).resolve(), Path(sysconfig.get_path("stdlib"))
     unneeded = shutil.ignore_patterns("test", "tests", "site-packages", "config-*", "__pycache__")
     copied = root / packages.relative_to("/")
@@ -195,7 +195,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["root", "user"])
 def node(plane: ControlPlane, image: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
-    """A node whose ranks are root, or users of their own without further ids."""
+    """A node with ranks as root, or as their own users without further ids."""
     isolated = request.param == "user"
     with open_folder() as folder, plane.connect() as yard:
         yard.drain(plane.node)

@@ -1,4 +1,4 @@
-"""A program saves with two processes, is stopped, and goes on with three from its checkpoint."""
+"""A program saves with two processes, is stopped, and resumes with three from its checkpoint."""
 
 from __future__ import annotations
 

@@ -32,21 +32,21 @@ SOON = 10.0
 
 
 def attempt_id(run: Run) -> str:
-    """Return the id that every process of the attempt carries."""
+    """Return the id in the environment of every process of the attempt."""
     launch: dict[str, str] = json.loads(Path(run.files.root, "launch.json").read_bytes())
     return launch["attempt_id"]
 
 
 def kill_rank_in_collective(run: Run, *, after: int) -> tuple[int, float]:
-    """End rank 1 while rank 0 waits for it; returns the step that was completed, and when."""
+    """Kill rank 1 while rank 0 waits for it; return the completed step and the time."""
     step = run.hold_at(after)
-    time.sleep(0.5)  # rank 0 comes to its collective meanwhile
+    time.sleep(0.5)  # rank 0 reaches its collective meanwhile
     os.kill(run.rank_pid(1), signal.SIGKILL)
     return step, time.time()
 
 
 def assert_named_and_gone(plane: ControlPlane, run: Run, *, killed_at: float) -> None:
-    """The node's record names rank and signal within ten seconds, and no process remains."""
+    """Check that the record names rank and signal within ten seconds, and no process remains."""
     path = Path(run.files.exit)
     wait_for(path.exists, "exit record")
     mark = f"TRAINYARD_ATTEMPT_ID={attempt_id(run)}"
@@ -120,7 +120,7 @@ def test_a_branch_that_is_killed_stays_on_its_branch(plane: ControlPlane, yard: 
     assert steps["attempt-1"][1] == 40
     points = assert_each_once(yard, job_id, steps=40)
     assert set(points.attempts.values()) == {1, 2, 3}
-    # The same sequences again, for the data order depends on the step alone.
+    # The same sequences again: the data order depends only on the step.
     abandoned = course_of_attempt(yard, job_id, 1)
     assert {s: points.values["data_digest", s] for s in range(1, 41)} == abandoned
 
@@ -151,6 +151,6 @@ def test_a_killed_supervisor_is_proved_gone_and_the_job_goes_on(
     assert "supervisor" in first.failure.message
     assert (second.cause, second.start_step) == ("retry", step // 10 * 10)
     points = assert_each_once(yard, job_id, steps=40)
-    # What it had not sent was sent in its place, as far as the lineage goes.
+    # Its unsent records were sent for it, up to the end of the lineage.
     assert points.attempts[step // 10 * 10] == 1
     assert course(yard, job_id) == points

@@ -1,4 +1,4 @@
-"""What cannot work ends with a reason before the first step; a forged launch never begins."""
+"""Impossible jobs end with a reason before the first step; a forged launch never starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS_TO_FAIL = 60.0  # a few on an idle machine, most of them torch's import
 
 @pytest.fixture
 def drained(yard: Client) -> Iterator[str]:
-    """Name of the node, which takes nothing before the test lets it."""
+    """Name of the node, which takes no job before the test allows it."""
     name = next(yard.nodes()).name
     yard.drain(name)
     yield name
@@ -70,7 +70,7 @@ def test_an_empty_corpus_fails_the_job_before_it_trains(plane: ControlPlane, yar
     assert (attempt.failure.reason, attempt.failure.rank) == ("data_error", None)
     assert "empty.txt" in attempt.failure.message
     assert attempt.started_at is None
-    # Ranks that are forked begin next to the check, and end with it.
+    # Forked ranks start in parallel with the check, and end with it.
     assert plane.run(job_id).steps() == []
 
 
@@ -88,7 +88,7 @@ def test_a_message_written_by_hand_launches_nothing(plane: ControlPlane, yard: C
     run.go_on()
     assert finished(yard, job_id).state == "succeeded"
     wait_for(lambda: not processes_with(mark), "end of the supervisor, which has reported its exit")
-    write_messages(plane, attempt.id)  # nor does it begin again
+    write_messages(plane, attempt.id)  # nor does it start again
     assert processes_with(mark) == []
     assert [a.number for a in yard.attempts(job_id)] == [1]
     assert [path.name for path in (plane.folders.node / "runs" / job_id).iterdir()] == ["1"]
@@ -96,7 +96,7 @@ def test_a_message_written_by_hand_launches_nothing(plane: ControlPlane, yard: C
 
 
 def write_messages(plane: ControlPlane, *attempt_ids: str) -> None:
-    """Write launch messages as the scheduler does, and wait until the worker has seen to each."""
+    """Write launch messages like the scheduler, and wait until the worker has handled each."""
     with Celery("forger", broker=plane.broker_url) as app:
         sent = [
             app.send_task(

@@ -1,7 +1,7 @@
-"""A text that really breaks the model: the guard ends the attempt, the server goes back, it heals.
+"""A text that really breaks the model: the guard ends the attempt, and a rollback recovers it.
 
-The model is one of our own that divides by zero on a character (`fragile_model/fragile.py`), the
-text has such characters in known sequences, and nothing else is out of the ordinary.
+The custom model divides by zero on a character (`fragile_model/fragile.py`), and the text has such
+characters in known sequences. Everything else is ordinary.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ WINDOW = (96, 128)
 
 @pytest.fixture(scope="module")
 def text(plane: ControlPlane) -> str:
-    """Write the text and the model's code where a spec finds them; returns the text's place."""
+    """Write the text and the model's code below a storage root; return the text's place."""
     code = Path(__file__).with_name("fragile_model")
     shutil.copytree(code, plane.folders.data / "fragile", dirs_exist_ok=True)
     document = bytearray(TEXT, "ascii")
-    # The text is one document: a token for its begin, one for each byte, and one for its end.
+    # The text is one document: a token for its start, one for each byte, and one for its end.
     order = TrainingOrder((len(document) + 1) // SEQ_LEN, seed=0, fraction=0.0)
     for character, position in BREAKING.items():
         (window,) = order(np.array([position])).tolist()
@@ -55,7 +55,7 @@ def text(plane: ControlPlane) -> str:
 
 
 def fragile(name: str, text: str, *, breaks_on: str) -> dict[str, Any]:
-    """Return the spec of a job whose model some characters of the text break."""
+    """Return the spec of a job with a model that some characters of the text break."""
     made = spec(
         name,
         data={"path": text},
@@ -89,7 +89,7 @@ def test_a_job_goes_back_and_leaves_out_what_broke_it(
     plane: ControlPlane, yard: Client, follower: Follower, text: str
 ) -> None:
     job_id = yard.submit(fragile("poisoned", text, breaks_on="~")).id
-    # The same sequences through a model that stands them, two steps further.
+    # The same sequences through a model that they do not break, two steps further.
     unbroken = fragile("sturdy", text, breaks_on="")
     unbroken["training"]["steps"] = STEPS + 2
     unbroken_id = yard.submit(unbroken).id
@@ -108,7 +108,7 @@ def test_a_job_goes_back_and_leaves_out_what_broke_it(
     assert second.continuity is not None
     assert second.continuity.ok, second.continuity
 
-    # Sequence by sequence the order without a break, less the window.
+    # Sequence by sequence the uninterrupted order without the window.
     uninterrupted = digests(yard, unbroken_id)
     left = [digest for step, digest in sorted(uninterrupted.items()) if step not in {7, 8}]
     assert digests(yard, job_id) == dict(enumerate(left, start=1))

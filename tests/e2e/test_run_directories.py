@@ -1,4 +1,4 @@
-"""A job is resumed after its run directory was removed: checkpoints lie elsewhere."""
+"""A job is resumed after its run directory was removed: checkpoints are stored elsewhere."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from tests.e2e.control_plane import REPOSITORY, ControlPlane, processes_with, wa
 from trainyard.client.sdk import Client
 
 MARK = "E2E_NODE"
-"""Variable that a worker hands down to all that it starts, unlike those of Trainyard."""
+"""Variable that all processes of a worker inherit, unlike those of Trainyard."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker of a node, and what it left on its machine."""
+    """A worker of a node, and its processes and files on the machine."""
 
     name: str
     data: Path
@@ -32,7 +32,7 @@ class Worker:
         return processes_with(f"{MARK}={self.name}")
 
     def kill_all(self) -> None:
-        """End every process of the node at once, as a machine does that loses its power."""
+        """Kill every process of the node together, like a power loss."""
 
         def gone() -> bool:
             for pid in (left := self.processes()):
@@ -46,7 +46,7 @@ class Worker:
 
 @contextlib.contextmanager
 def drained_plane(root: Path) -> Iterator[ControlPlane]:
-    """Run a control plane whose own node is drained: jobs go to the nodes of the tests."""
+    """Run a control plane with its own node drained: jobs run on the nodes of the tests."""
     made = ControlPlane(root)
     try:
         with made.connect() as yard:
@@ -65,7 +65,7 @@ def started_worker(
     python: Sequence[str] = (sys.executable,),
     **environment: str,
 ) -> Iterator[Worker]:
-    """Run a worker with the settings of the plane's own, but this data folder and these changes."""
+    """Run a worker with the plane's settings, except this data folder and these changes."""
     own = Path(f"/proc/{plane.part('worker').pid}/environ").read_bytes().decode()
     known = dict(pair.partition("=")[::2] for pair in own.split("\0") if pair)
     changes = {"TRAINYARD_DATA_DIR": str(data), "TRAINYARD_NODE_NAME": name, MARK: name}
@@ -94,7 +94,7 @@ def joined_node(
     python: Sequence[str] = (sys.executable,),
     **environment: str,
 ) -> Iterator[Worker]:
-    """Add a node that sees the plane's storage; all its processes end with the block."""
+    """Add a node with access to the plane's storage; all its processes end with the block."""
     name = f"{plane.node}-{data.name}"
     data.mkdir()
     secret = yard.create_token(name, kind="join").secret

@@ -1,4 +1,4 @@
-"""`python -m embedded`: what it refuses and prints while no process runs."""
+"""`python -m embedded`: refusals and output without running processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes by identity, ports, restarts and the broker: the parts that `up` is made of."""
+"""The parts of `up`: processes by identity, ports, restarts and the broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STUBBORN = (
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a session of its own."""
+    """A process in its own session."""
     with subprocess.Popen(SLEEP, start_new_session=True, stdout=subprocess.PIPE) as process:
         yield process
         process.kill()

@@ -1,4 +1,4 @@
-"""The real API over loopback, on a database of its own, and the command run against it."""
+"""The real API over loopback, on its own database, and the command run against it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep the caller's own connection and terminal out of reach."""
+    """Hide the caller's own connection and terminal."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("TERM", "xterm")
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
@@ -102,7 +102,7 @@ def serving(context: Context) -> Iterator[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def built_once() -> Iterator[None]:
-    """Build the command and its groups once in a process, which the runner does at each call."""
+    """Build the command and its groups once per process, instead of at each call of the runner."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
         yield
@@ -110,7 +110,7 @@ def built_once() -> Iterator[None]:
 
 @pytest.fixture
 def run() -> Run:
-    """Run the `trainyard` command and return what it wrote and its exit code."""
+    """Run the `trainyard` command and return its output and exit code."""
     runner = CliRunner()
 
     def invoke(*arguments: str, stdin: str | None = None) -> Result:
@@ -120,7 +120,7 @@ def run() -> Run:
 
 
 class acting:  # noqa: N801 - used as a block
-    """Do something in another thread while the block runs; fails when that failed."""
+    """Run an action in another thread during the block; raise its error."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._failure: BaseException | None = None

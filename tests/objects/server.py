@@ -1,4 +1,4 @@
-"""An S3 server in a process of its own, which fails on request: `python server.py`.
+"""An S3 server in its own process, which fails on request: `python server.py`.
 
 It is moto's, on a port that the kernel chose. `POST /_faults` with a JSON list sets how the next
 requests fail: each fault has a `method`, a `match` that the path with its query must hold, `times`,
@@ -24,7 +24,7 @@ Start = Callable[..., Any]
 
 
 class Faults:
-    """moto's application behind a door that a test may close."""
+    """moto's application, with faults that a test sets."""
 
     def __init__(self, application: Any) -> None:
         self._application = application
@@ -71,7 +71,7 @@ class Faults:
         return None
 
     def _drop(self, environ: dict[str, Any], start: Start, fault: dict[str, Any]) -> list[bytes]:
-        """Hang up, after some bytes of an answer that promised more, or after none."""
+        """Hang up after some bytes of a longer answer, or after none."""
         connection: socket.socket = environ["werkzeug.socket"]
         if after := fault.get("after"):
             head = "HTTP/1.1 206 Partial Content\r\nContent-Length: 1048576\r\n\r\n"
@@ -90,7 +90,7 @@ class QuietHandler(WSGIRequestHandler):
 
 
 def main() -> None:
-    """Serve until standard input is closed: by whoever started it, or by its end."""
+    """Serve until standard input is closed, by the parent process or by its end."""
     application = Faults(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=QuietHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A bucket of a real S3 server for a test, and the faults that the server is to have."""
+"""A bucket of a real S3 server for a test, and the server's faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What whoever uses it needs in the environment; nothing is looked for elsewhere."""
+        """The variables for clients, which search nowhere else."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "tests",
@@ -41,7 +41,7 @@ class Server:
         return ObjectPath(name)
 
     def fail(self, *faults: dict[str, Any]) -> None:
-        """Have the next requests fail so; forget former faults and requests."""
+        """Make the next requests fail; forget earlier faults and requests."""
         self._ask("POST", "/_faults", json.dumps(faults).encode())
 
     def requests(self, part: str = "") -> list[str]:

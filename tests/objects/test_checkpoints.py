@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: saved, committed, fenced, resumed on other ranks, looked at, deleted."""
+"""Checkpoints in a bucket: saved, committed, fenced, resumed on other ranks, read, deleted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LAYOUT = Layout(dp_shard=2)
 
 @dataclass(frozen=True)
 class Kept:
-    """What two ranks have saved."""
+    """The save of two ranks."""
 
     objects: dict[str, bytes]
     """Content by the path below the root."""
@@ -84,7 +84,7 @@ def saved(kept: Kept, bucket: ObjectPath) -> Manifest:
 def do(
     root: ObjectPath, folder: Path, *, kind: OperationKind, manifest: Manifest, **task: Any
 ) -> OperationOutcome:
-    """Do an operation on a checkpoint in this process, as a worker has it done."""
+    """Run an operation on a checkpoint in this process, like a worker's process."""
     point = resume_point(manifest)
     described = OperationTask(
         kind=kind, job_id=JOB, root="r", paths=(point.path,), checkpoint=point, **task
@@ -229,7 +229,7 @@ def _save(root: ObjectPath, mode: Any) -> Refusal | None:
 
 
 def _fail(server: Server, *faults: dict[str, Any]) -> None:
-    """Have one of the ranks tell the server, between what all of them do."""
+    """Set faults from one rank, between collective steps of all ranks."""
     dist.barrier()
     if dist.get_rank() == 0:
         server.fail(*faults)
@@ -237,7 +237,7 @@ def _fail(server: Server, *faults: dict[str, Any]) -> None:
 
 
 def _save_with_each_error(server: Server, bucket: ObjectPath, mode: Any) -> list[Refusal | None]:
-    """Save under each fault, and then without one in the same place; return what came."""
+    """Save under each fault, and then without one at the same place; return the results."""
     found = []
     for number, (fault, _) in enumerate(ERRORS.values()):
         _fail(server, {"times": 100, **fault})
@@ -293,7 +293,7 @@ def _load(
         with pytest.raises(CheckpointError) as refused:
             load(bucket, layout, model=model, optimizer=optimizer, resume=resume_point(manifest))
         told.append(str(refused.value))
-    # What passes is tried again: a rank's answers break off, another's are refused.
+    # Transient errors are retried: one rank's answers break off, another's are refused.
     _fail(
         server,
         {"method": "GET", "match": "__0_0", "drop": True, "after": 100, "times": 2},
@@ -322,7 +322,7 @@ NOT_THERE: list[tuple[dict[str, str], str]] = [
 
 
 def _begin_with_nothing_there() -> list[str]:
-    """Begin attempts where the store cannot be used; return the errors of each rank."""
+    """Start attempts without a usable store; return the errors of each rank."""
     told = []
     for changes, _ in NOT_THERE:
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The fence in a bucket: an object an attempt, of which the highest counts."""
+"""The fence in a bucket: one object per attempt; the highest counts."""
 
 from __future__ import annotations
 

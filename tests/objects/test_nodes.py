@@ -1,4 +1,4 @@
-"""A bucket as a node's storage root: its UUID, its environment, and what it cannot be used for."""
+"""A bucket as a node's storage root: its UUID, its environment, and unsupported uses."""
 
 from __future__ import annotations
 

@@ -15,18 +15,18 @@ from trainer.storage.io_errors import digest, file_digest, storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.upload import MAX_PARTS, PART, Upload, part_bytes
 
-SMALL = 5 * 2**20  # the least that S3 takes as a part that is not the last
+SMALL = 5 * 2**20  # the least size of a part, except the last, in S3
 BLOCKS = [bytes([number]) * 2**20 for number in range(12)]
 
 
 @pytest.fixture
 def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have files cut into parts of the least size: three here."""
+    """Split files into parts of the least size: three here."""
     monkeypatch.setattr(upload, "PART", SMALL)
 
 
 def write(path: ObjectPath) -> str:
-    """Write 12 MiB, and return the checksum that was made on the way."""
+    """Write 12 MiB, and return the checksum computed during the write."""
     with HashedFile(path) as file:
         for block in BLOCKS:
             file.write(block)

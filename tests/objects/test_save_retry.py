@@ -1,4 +1,4 @@
-"""A bucket that answers with 5xx for a while: training goes on, and a later try saves."""
+"""A bucket that answers with 5xx for a while: training continues, and a later try saves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAULT = {"method": "PUT", "match": "__1_0", "times": 100, "status": 500, "code":
 
 @dataclass(frozen=True)
 class Healing(Meddling):
-    """A bucket that works again once a failed save is noted."""
+    """A bucket that works again once a failed save is recorded."""
 
     server: Server | None = None
 

@@ -1,4 +1,4 @@
-"""Nodes of an attempt prove by objects that they see the same bucket."""
+"""Nodes of an attempt prove with objects that they see the same bucket."""
 
 from __future__ import annotations
 

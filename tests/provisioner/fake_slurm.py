@@ -1,4 +1,4 @@
-"""Commands of Slurm that keep jobs as files of `FAKE_SLURM`: NAME of the command, its arguments."""
+"""Slurm commands with jobs as files of `FAKE_SLURM`; arguments: NAME of the command, its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sbatch(folder: Path, arguments: list[str]) -> int:
 
 
 def squeue(folder: Path, arguments: list[str]) -> int:
-    """Print jobs in the fixed columns that are asked for."""
+    """Print jobs in the requested fixed columns."""
     if "--version" in arguments:
         sys.stdout.write("slurm 22.05.8\n")
         return 0
@@ -67,7 +67,7 @@ def scontrol(folder: Path, arguments: list[str]) -> int:
 
 
 def sacct(folder: Path, arguments: list[str]) -> int:
-    """Print what the accounting has, if there is one."""
+    """Print the accounting's records, if accounting exists."""
     path = folder / "accounting"
     if not path.exists():
         sys.stderr.write("Slurm accounting storage is disabled\n")

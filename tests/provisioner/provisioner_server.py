@@ -1,4 +1,4 @@
-"""The server as a provisioner sees it, over real HTTP: registrations, claims, reports."""
+"""The server from a provisioner's view, over real HTTP: registrations, claims, reports."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class ProvisionerServer:
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def withdraw(self, request_id: str) -> None:
-        """Want a request no longer."""
+        """Withdraw a request."""
         order = RequestOrder(
             request_id=request_id, purpose="nodes", nodes=2, seconds=3600, wanted=False
         )
         self.orders[request_id] = order
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()

@@ -1,4 +1,4 @@
-"""A control plane with a provisioner, as an operator runs both, for tests on real engines."""
+"""A control plane with a provisioner, run like by an operator, for tests on real engines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_python(folder: Path, *, addresses: str, variables: str = "") -> Path:
     Args:
         folder: folder for it.
         addresses: words of `ip addr show` that select the address of a node.
-        variables: words of `export` in addition.
+        variables: further words of `export`.
     """
     python = folder / "python"
     python.write_text(
@@ -78,7 +78,7 @@ class Site:
             plane: the control plane.
             yard: an admin's connection to it.
             sources: content of `sources.toml`.
-            environment: variables of the provisioner, besides its settings.
+            environment: variables of the provisioner, in addition to its settings.
         """
         self.folder = folder
         """Folder of all its files, those of the engine and of the nodes too."""
@@ -113,7 +113,7 @@ class Site:
 
     @contextlib.contextmanager
     def provisioner_stopped(self) -> Iterator[None]:
-        """Keep the provisioner from every call of the engine until the block ends."""
+        """Block every call of the provisioner to the engine until the block ends."""
         group = os.getpgid(self._process.pid)
         os.killpg(group, signal.SIGSTOP)
         try:
@@ -122,7 +122,7 @@ class Site:
             os.killpg(group, signal.SIGCONT)
 
     def add_node(self) -> str:
-        """Have a node allocated that no job causes; return its request once it is online."""
+        """Request a node without a job; return the request once the node is online."""
         request_id = self.yard.request_nodes("pool", nodes=1).id
 
         def online() -> bool:
@@ -138,7 +138,7 @@ class Site:
         return ref
 
     def requests(self, *, after: Sequence[NodeRequestView] = (), count: int) -> Any:
-        """Return the requests that were made after others, once there are so many."""
+        """Return the requests after earlier ones, once their number is reached."""
         known = {each.id for each in after}
 
         def look() -> list[NodeRequestView] | None:
@@ -157,7 +157,7 @@ class Site:
         return wait_for(look, f"request that is {state}", seconds=LONG)
 
     def trains(self, job_id: str, *, ranks: int, above: int) -> int:
-        """Return the number of an attempt after `above` once it trains on so many ranks."""
+        """Return the number of an attempt after `above` once it trains on a number of ranks."""
 
         def look() -> int | None:
             attempt = self.yard.job(job_id).current_attempt
@@ -172,7 +172,7 @@ class Site:
 
 
 def paced(name: str, *, seconds: float, **sections: Any) -> dict[str, Any]:
-    """Return the spec of a small job, each forward pass of which takes so many seconds."""
+    """Return the spec of a small job with forward passes of a given number of seconds."""
     made = spec(name, **sections)
     made["model"] = {
         "factory": "paced:build",
@@ -184,5 +184,5 @@ def paced(name: str, *, seconds: float, **sections: Any) -> dict[str, Any]:
 
 
 def minutes_since(began: float, *, left: int) -> int:
-    """Return the limit, in minutes, of a job that began then and is to end so many from now."""
+    """Return the time limit, in minutes, of a job since then for an end some minutes from now."""
     return math.ceil((time.time() - began) / 60) + left

@@ -28,7 +28,7 @@ Found = TypeVar("Found")
 
 
 def missing() -> str:
-    """Return why the rig cannot run here; empty where it can."""
+    """Return why the rig cannot run here; empty if it can."""
     if os.environ.get("TRAINYARD_TEST_SLURM") != "1":
         return "`make test-slurm` installs a Slurm and runs this"
     if os.geteuid() != 0:
@@ -38,7 +38,7 @@ def missing() -> str:
 
 
 def wait_for(look: Callable[[], Found | None], what: str, *, seconds: float = 60) -> Found:
-    """Return the first truthy thing that `look` finds."""
+    """Return the first truthy result of `look`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := look():
@@ -79,7 +79,7 @@ class SlurmRig:
         return f"10.77.{self._number}.{10 + self.names.index(node)}"
 
     def inside(self, node: str) -> tuple[str, ...]:
-        """Return the command that runs another one in the network of a node."""
+        """Return a command wrapped to run in the network of a node."""
         return ("nsenter", f"--net=/run/netns/{self._space(node)}")
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class SlurmRig:
         if not self._has_network:
             return
         for name in self.names:
-            # The link first: a process that ends late keeps the namespace, and with it the link.
+            # The link first: a process with a late end keeps the namespace, and so the link.
             for words in (("link", "del", self._port(name)), ("netns", "del", self._space(name))):
                 subprocess.run(["ip", *words], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", self._bridge], check=False, capture_output=True)
@@ -120,7 +120,7 @@ class SlurmRig:
         self._end("slurmctld")
 
     def change_and_save(self, *command: str) -> None:
-        """Change a job, and wait until slurmctld has saved it: at once, or some seconds later."""
+        """Change a job, and wait for slurmctld to save it: immediately, or after some seconds."""
         began = time.time()
         self.run(*command)
         saved = self.folder / "state" / "job_state"
@@ -144,7 +144,7 @@ class SlurmRig:
         return dict(line.split() for line in lines if line)
 
     def run(self, *command: str) -> str:
-        """Return what a client command writes."""
+        """Return the output of a client command."""
         done = subprocess.run(
             command, env=self._env(), capture_output=True, text=True, check=False, timeout=30
         )
@@ -253,7 +253,7 @@ PartitionName=short Nodes={",".join(self.names)} MaxTime=10 State=UP
         return f"rig{self._number}-{self.names.index(name)}"
 
     def _take_network(self) -> None:
-        """Take a number that no cluster has: the bridge of its name excludes others."""
+        """Take an unused cluster number: the bridge of its name excludes others."""
         for self._number in NETWORKS:
             command = ["ip", "link", "add", self._bridge, "type", "bridge"]
             if subprocess.run(command, check=False, capture_output=True).returncode == 0:

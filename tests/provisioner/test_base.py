@@ -1,4 +1,4 @@
-"""Commands of engines: what ends with them, and what they are given."""
+"""Commands of engines: processes that end with them, and their environment."""
 
 from __future__ import annotations
 

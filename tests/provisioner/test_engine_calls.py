@@ -1,4 +1,4 @@
-"""Calls of an engine: claimed before, adopted after, reported whatever happens."""
+"""Calls of an engine: claimed before, adopted after, always reported."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Place:
     folder: Path
 
     def call(self, call: str, request_id: str | None = ID) -> SourceReport:
-        """Carry out a message, and return what was reported last."""
+        """Handle a message, and return the last report."""
         fields = {"source": "pool", "call": call, "request_id": request_id}
         self.calls.carry_out(SourceMessage.model_validate(fields))
         return self.server.reports[-1]
@@ -304,7 +304,7 @@ def test_a_call_is_left_out_while_another_one_for_the_request_runs(place: Place,
 
     message = {"source": "pool", "call": call, "request_id": ID}
     caller = threading.Thread(target=carry_out)
-    with place.folders.locked(ID):  # as by an installation, for an hour
+    with place.folders.locked(ID):  # like an installation, for an hour
         caller.start()
         is_left_out = done.wait(10)
     caller.join()

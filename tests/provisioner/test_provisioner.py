@@ -1,4 +1,4 @@
-"""`python -m provisioner` with a real broker: joins, takes messages, reads its file again."""
+"""`python -m provisioner` with a real broker: joins, handles messages, re-reads its file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ options = { options = ["--partition=main"], setup = "module load python" }
 
 
 def wait_for(look: Callable[[], object], what: str, *, seconds: float = 90) -> None:
-    """Wait until `look` returns something truthy."""
+    """Wait until `look` returns a truthy result."""
     deadline = time.monotonic() + seconds
     while not look():
         assert time.monotonic() < deadline, f"no {what} after {seconds} s"
@@ -53,7 +53,7 @@ class Site:
     process: subprocess.Popen[bytes]
 
     def send(self, call: str, request_id: str | None = None) -> None:
-        """Send a message as the server does."""
+        """Send a message like the server."""
         message = SourceMessage.model_validate(
             {"source": "pool", "call": call, "request_id": request_id}
         )

@@ -1,4 +1,4 @@
-"""The source on a real Slurm: what is lost, doubled, killed, requeued, forgotten, and proved.
+"""The source on a real Slurm: lost, doubled, killed, requeued and forgotten jobs, and proofs.
 
 `make test-slurm` installs Slurm and runs this file.
 """
@@ -87,7 +87,7 @@ class Cluster:
         return Submission(request_id, "nodes", shape, seconds, secrets, variables)
 
     def running(self, submission: Submission) -> EngineJob:
-        """Submit and return the job once its pilots have begun."""
+        """Submit and return the job once its pilots have started."""
         self.source.submit(submission)
         self.wait_for_log(submission.request_id, " -m worker pilot", submission.shape.nodes)
         return self.job(submission.request_id, "running")
@@ -102,7 +102,7 @@ class Cluster:
         return wait_for(look, f"{state} job", seconds=seconds)
 
     def wait_for_log(self, request_id: str, words: str, count: int = 1) -> str:
-        """Return what the pilots of a request wrote once it has the words that often."""
+        """Return the output of a request's pilots once it contains the words a number of times."""
 
         def look() -> str | None:
             path = self.folder / "requests" / request_id / "pilots.log"

@@ -1,4 +1,4 @@
-"""The source of kind `slurm` on commands that keep jobs as files: what each answer proves."""
+"""The source of kind `slurm` on commands with jobs as files: the proof of each answer."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_an_elastic_job_is_sample_exact_over_five_allocations(site: Site, rig: S
         assert float(found.values[key]) == pytest.approx(float(expected.values[key]), rel=1e-4)
 
 
-# The end is to be proved, and the source is listed once a minute: Slurm remembers it for longer.
+# The end must be proved, and the source is listed once a minute: Slurm remembers jobs longer.
 @pytest.mark.parametrize("rig", [{"min_job_age": 300}], indirect=True)
 def test_a_join_secret_is_refused_twice_late_and_from_another_place(
     site: Site, rig: SlurmRig

@@ -1,4 +1,4 @@
-"""What a thief of a site's secrets would look for, and what it would do with a join secret."""
+"""A thief of a site's secrets: the places to search, and the use of a join secret."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _network(process: Path) -> int | None:
 
 
 class Thief:
-    """Somebody with the join secret of the only pilot of a request."""
+    """A person with the join secret of the only pilot of a request."""
 
     def __init__(self, site: Site, request_id: str) -> None:
         (secrets,) = site.folder.glob(f"state/sources/*/requests/{request_id}/secrets")
@@ -103,7 +103,7 @@ class Thief:
         """Register as an instance of the pilot; return status and detail of the answer.
 
         Args:
-            instance: name of the life that the thief pretends to be.
+            instance: name of the pilot's life that the thief claims.
             within: command before the client's, which enters the machine that it calls from.
         """
         registration = Registration(

@@ -17,12 +17,12 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> datetime:
-        """Let time pass, and return the time then."""
+        """Let time pass, and return the new time."""
         self._seconds += max(seconds, 0.0)
         return self.set(seconds)
 
     def set(self, seconds: float) -> datetime:
-        """Set the wall clock forward, or back, while no time passes; return the time then."""
+        """Set the wall clock forward or back while no time passes; return the new time."""
         self._now += timedelta(seconds=seconds)
         return self._now
 

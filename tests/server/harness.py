@@ -1,4 +1,4 @@
-"""What the server's tests share: a clock, and short ways to a state."""
+"""Shared by the server's tests: a clock, and short ways to a state."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ class ShownJob(Job):
 WORKER = WorkerIdentity(folder="0" * 32, boot_id="b007-0000")
 """The worker of every node, unless a test names another."""
 BRINGS_CODE = pytest.mark.parametrize("allow_code", [True])
-"""Mark of a test whose server takes jobs that bring code, and any variable in `env`."""
+"""Mark of a test whose server accepts jobs that bring code, and any variable in `env`."""
 
 
 class RecordingDispatcher:
-    """Keeps the messages, for tests, and can act as a broker that is down."""
+    """Records the messages, and can act as a broker that is down."""
 
     def __init__(self) -> None:
         self.sent: list[LaunchMessage] = []
         self.operations: list[OperationMessage] = []
         self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
-        """None stands for a broker that is down: messages are lost."""
+        """None means that the broker is down: messages are lost."""
 
     def send(self, message: Message) -> None:
         """Keep one message."""
@@ -157,7 +157,7 @@ class Harness:
         return name
 
     def submit(self, **sections: Any) -> str:
-        """Submit a job of one slot, or what the sections say, and return its id."""
+        """Submit a job of one slot, or with other sections, and return its id."""
         spec = parse_job_spec({"name": "tiny"} | sections)
         return submit(self.context, spec, actor=ADA).id
 
@@ -169,11 +169,11 @@ class Harness:
         return placed
 
     def fit(self) -> int:
-        """Run one round of giving waiting elastic jobs the size that fits."""
+        """Run one round of resizing waiting elastic jobs to a size that fits."""
         return int(self.fitter.run())
 
     def keep_spares(self) -> int:
-        """Run one round of the spare nodes; return how many jobs were placed on theirs."""
+        """Run one round of the spare nodes; return how many jobs were placed on them."""
         placed = self.spares.run()
         self.reserving.run()
         return placed
@@ -183,11 +183,11 @@ class Harness:
         return int(Repeated(self.clock, ElasticGrower(self.context).run).run())
 
     def empty(self) -> int:
-        """Run one round of having attempts leave drained nodes."""
+        """Run one round of ordering attempts to leave drained nodes."""
         return run_drain(self.context, order_isolation(self.context))
 
     def pass_time(self, seconds: float) -> None:
-        """Advance the clock while servers are up, which beat as seldom as it is no gap."""
+        """Advance the clock while servers are up, with the longest pauses that are no gap."""
         first = min(seconds, 1.0)  # the servers may have been away before
         often, rest = divmod(seconds - first, GAP.seconds)
         for pause in (first, *[GAP.seconds] * int(often), rest):
@@ -195,7 +195,7 @@ class Harness:
             beat(self.context)
 
     def reconcile(self, *, seconds: float = 0.0) -> None:
-        """Advance the clock while servers are up and no report comes, then reconcile."""
+        """Advance the clock while servers are up without reports, then reconcile."""
         self.pass_time(seconds)
         self.reconciler.run()
 
@@ -304,7 +304,7 @@ class Harness:
             return list(connection.scalars(chosen.order_by(events.c.id)))
 
     def dump(self) -> Mapping[str, list[Any]]:
-        """Return every row that a move may touch, to compare before and after."""
+        """Return every row that a transition may touch, to compare before and after."""
         with self.context.database.read() as connection:
             return {
                 table.name: sorted(map(repr, connection.execute(select(table))))
@@ -313,7 +313,7 @@ class Harness:
 
 
 class Supervisor:
-    """One node's share of an attempt, claimed; it reports as a supervisor does."""
+    """One node's claimed share of an attempt; it reports like a supervisor."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class Supervisor:
         exit_record: ExitRecord | None = None,
         unusable: Mapping[str, str] | None = None,
     ) -> DesiredState:
-        """Send a heartbeat, and perhaps the last word; return the order in the answer."""
+        """Send a heartbeat, or the last report; return the order in the answer."""
         context = self.harness.context
         heartbeat = None
         if phase is not None:
@@ -372,7 +372,7 @@ class Supervisor:
         ranks: tuple[RankExit, ...] = (),
         **fields: Any,
     ) -> None:
-        """Send the last report, whose failure may name this node, or another one by its name."""
+        """Send the last report; its failure may name this node, or another one."""
         if names is None and (names_node or fields.get("node_at_fault")):
             names = self.node
         failure = (

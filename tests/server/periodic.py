@@ -11,7 +11,7 @@ from server.core.periodic import EACH_ROUND, PeriodicTask, PeriodicWork
 
 
 class Repeated:
-    """One task, and what its runs returned."""
+    """One task, and the results of its runs."""
 
     def __init__(
         self,
@@ -21,14 +21,14 @@ class Repeated:
         every: float = EACH_ROUND,
         budget: float = math.inf,
     ) -> None:
-        """Repeat a task; by default in each round, which carries out all of its steps."""
+        """Repeat a task; by default in each round, with all of its steps."""
         self._begin = run
         self._result: Any = None
         task = PeriodicTask("of_a_test", every, budget, "")
         self._work = PeriodicWork(clock.monotonic, {task: self._run})
 
     def run(self) -> Any:
-        """Run a round; return the result of the run that it ends, else 0."""
+        """Run a round; return the result of the completed run, or 0."""
         self._result = 0
         self._work.run_due()
         return self._result

@@ -1,4 +1,4 @@
-"""Stores jobs and attempts directly, for tests of what is kept about them."""
+"""Stores jobs and attempts directly, for tests of their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds reports as a supervisor does."""
+"""Builds reports like a supervisor."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def send(
     token: str | None = None,
     **fields: Any,
 ) -> ReportReply:
-    """Report chunks, and what else is given."""
+    """Report chunks and further fields."""
     given = {"protocol": PROTOCOL, "node": supervisor.node, "identity": supervisor.identity}
     report = Report.model_validate(given | {"chunks": chunks} | fields)
-    # As text and back, as over the wire.
+    # To text and back, as on the wire.
     report = Report.model_validate_json(report.model_dump_json())
     token_hash = hash_token(token or supervisor.reply.attempt_token)
     share = authenticate_share(context, supervisor.attempt_id, token_hash)

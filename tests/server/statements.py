@@ -1,4 +1,4 @@
-"""The statements that a block sends to the database, and how SQLite searches for one of them."""
+"""The SQL statements of a block, and SQLite's query plan of one of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from server.core.context import Context
 
 @contextmanager
 def statements(context: Context) -> Iterator[list[str]]:
-    """Gather what is executed while the block runs; a statement with many rows counts once."""
+    """Record the executed statements of a block; a statement with many rows counts once."""
     seen: list[str] = []
     with _heard(context, lambda statement, _: seen.append(statement)):
         yield seen
 
 
 def query_plan(context: Context, table: str, call: Callable[[], object]) -> list[str]:
-    """Return the steps by which SQLite finds the rows of the one statement that reads a table.
+    """Return SQLite's query plan of the one statement that reads a table.
 
     Args:
         context: the server's surroundings, on SQLite.

@@ -1,4 +1,4 @@
-"""Clients map each status that the server refuses with to an error of their own."""
+"""Clients map each refusal status of the server to their own error."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ from trainyard.protocol.worker_messages import (
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 APPLY = partial(apply_outcome, measure=measure)
-"""Applies the outcome of an operation, as the server does."""
+"""Applies the outcome of an operation, like the server."""
 
 
 @dataclass
 class Yard:
-    """A job with checkpoints, and the nodes that do operations."""
+    """A job with checkpoints, and the nodes that run operations."""
 
     harness: Harness
 
@@ -57,12 +57,12 @@ class Yard:
             return {row.id: row for row in connection.execute(query)}
 
     def kept(self, job_id: str) -> list[str]:
-        """Return what is not to go, as `a1.step-2`."""
+        """Return the checkpoints that are not being deleted, as `a1.step-2`."""
         rows = self.checkpoints(job_id).values()
         return sorted(row.id.split(".", 1)[1] for row in rows if row.deleting_since is None)
 
     def commit(self, job_id: str, *steps: int) -> None:
-        """Commit checkpoints of the newest attempt, and have retention look after each."""
+        """Commit checkpoints of the newest attempt, and run retention after each."""
         context = self.harness.context
         for step in steps:
             self.harness.commit_checkpoint(job_id, step)
@@ -75,7 +75,7 @@ class Yard:
                 )
 
     def give(self) -> list[tuple[str, str]]:
-        """Run one round of the keeper; return what it sent as (operation, node)."""
+        """Run one round of the keeper; return the sent (operation, node) pairs."""
         sent = len(self.harness.dispatcher.operations)
         self.harness.scrubs.run()
         self.harness.keeper.run()
@@ -102,7 +102,7 @@ class Yard:
     def do(
         self, operation_id: str, *, fault: CheckpointFault | None = None, load: bool = True
     ) -> None:
-        """Do an operation from giving to its end."""
+        """Run an operation from its message to its end."""
         assert (operation_id, "node-1") in self.give()
         reply = self.claim(operation_id)
         found = None

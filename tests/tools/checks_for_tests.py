@@ -1,4 +1,4 @@
-"""Checks that end in every way in which one can, for the tests of the runner."""
+"""Checks with every possible end, for the tests of the runner."""
 
 import os
 import subprocess

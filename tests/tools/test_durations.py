@@ -1,4 +1,4 @@
-"""Each second that a run measured belongs to one folder and one cause."""
+"""Each measured second of a run belongs to one folder and one cause."""
 
 from __future__ import annotations
 

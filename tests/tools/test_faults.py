@@ -1,4 +1,4 @@
-"""Planted faults: each stands once in its module, and a run names the test that finds it."""
+"""Planted faults: each occurs once in its module, and a run names the test that finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated files: fresh in the repository, and written and checked as promised."""
+"""The generated files: fresh in the repository, and correctly written and checked."""
 
 from pathlib import Path
 

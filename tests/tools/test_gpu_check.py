@@ -1,4 +1,4 @@
-"""The checks of a GPU: how they are run, and what their lines hold."""
+"""The checks of a GPU: their runs, and the fields of their lines."""
 
 import importlib
 import importlib.metadata
@@ -84,13 +84,13 @@ def test_series_differ_by_their_worst_pair_and_never_agree_on_nan() -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A file to which the check that passes adds a letter each time it runs."""
+    """A file to which each run of the passing check appends a letter."""
     return tmp_path / "runs"
 
 
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch, runs: Path) -> dict[str, tuple[Check, ...]]:
-    """Two stages in place of the real ones: one that passes, and one that fails in every way."""
+    """Two stages instead of the real ones: one passes, and one fails in every way."""
     bad = ("misses", "has_no_bound", "raises", "crashes")
     found = {
         "good": (
@@ -159,7 +159,7 @@ def test_every_way_to_fail_is_one_line_and_not_the_end(
 
 
 def command_lines(groups: Collection[int]) -> Iterator[str]:
-    """Yield the command lines of the processes of groups; a process that was killed has none."""
+    """Yield the command lines of the processes of groups; a killed process has none."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended
             if os.getpgid(int(path.parent.name)) in groups and (line := path.read_text()):
@@ -177,7 +177,7 @@ def test_a_second_run_skips_what_the_same_versions_have_passed(
         assert runner.run_stages(["good"], to, "cpu")
     assert runs.read_text() == "x"
     lines = to / runner.LINES
-    # A line that was cut off by the end of a command is no line, and swallows none.
+    # A line truncated by the end of a command does not count, and hides no other line.
     lines.write_text(lines.read_text() + '{"stage": "good", "check": "pas')
     monkeypatch.setattr(runner, "_versions", lambda: {"torch": "another"})
     assert runner.run_stages(["good"], to, "cpu")

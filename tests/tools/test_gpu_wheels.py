@@ -1,4 +1,4 @@
-"""The wheels that a machine without a network needs for the checks of its GPU."""
+"""The wheels for GPU checks on a machine without a network."""
 
 import ast
 import importlib.metadata
@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 # Imported only for Parquet files, object stores, TensorBoard files or downloads.
 NEVER_IMPORTED = {"pyarrow", "s3fs", "botocore", "tensorboard", "huggingface-hub"}
-NEVER_IMPORTED |= {"httpx", "pyyaml"}  # of what reads files of people and calls servers
+NEVER_IMPORTED |= {"httpx", "pyyaml"}  # of modules that read files of people and call servers
 
 
 def wheels() -> set[str]:

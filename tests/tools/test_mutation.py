@@ -1,4 +1,4 @@
-"""The count of mutants: what is killed, module by module, and the bound that fails."""
+"""The count of mutants: killed ones by module, and the failing bound."""
 
 from __future__ import annotations
 

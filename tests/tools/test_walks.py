@@ -1,4 +1,4 @@
-"""The walks through the code: every link holds, and a link that does not is named."""
+"""The walks through the code: every link holds, and a broken link is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes manifest and marker of a checkpoint, as a save does, also with changed files."""
+"""Writes manifest and marker of a checkpoint like a save, also with changed files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def write_manifest(folder: StoragePath, manifest: Manifest) -> None:
 
 
 def write_marker(folder: StoragePath) -> None:
-    """Commit the folder with the manifest that it holds."""
+    """Commit the folder with its manifest."""
     write_durably(folder / COMMITTED, digest((folder / MANIFEST).read_bytes()).encode())
 
 
 def commit_again(folder: StoragePath) -> Manifest:
-    """Commit what lies in the folder, as one who can write there would."""
+    """Commit the folder's contents, like an attacker with write access."""
     manifest = read_manifest(folder)
     files = tuple(
         ManifestFile(path=file.path, size=len(content), xxh3_128=digest(content))

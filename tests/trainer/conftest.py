@@ -1,4 +1,4 @@
-"""Leaves out what an older torch refuses; tests/trainer/test_torch_versions.py has the refusal."""
+"""Skips tests that an older torch refuses; tests/trainer/test_torch_versions.py has the refusal."""
 
 import pytest
 

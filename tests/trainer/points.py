@@ -1,4 +1,4 @@
-"""Meets a rank at the points of its saves, by listening to the log that names them."""
+"""Calls back at the points of a rank's saves, from the log that names them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.checkpoint import save_folder
 from trainer.checkpoint.save_folder import Point
 
 Action = Callable[[Point, Any], None]
-"""Called, with the path on storage, in the rank and the thread that got to the point."""
+"""Called with the path on storage, in the rank and thread that reached the point."""
 
 
 class _Listener(logging.Handler):
@@ -32,7 +32,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def at_points(action: Action) -> Iterator[None]:
-    """Have `action` called at each point that a save of this process passes."""
+    """Call `action` at each point that a save of this process passes."""
     listener = _Listener(action)
     save_folder.logger.addHandler(listener)
     save_folder.logger.setLevel(logging.DEBUG)
@@ -48,20 +48,20 @@ class Moment:
     """One moment of the first save of a process."""
 
     point: Point
-    """What it passes."""
+    """The point to reach."""
     name: str = ""
-    """Name of the file that the point is about; any when empty."""
+    """Name of the point's file; any if empty."""
     nth: int = 1
-    """At which time in the save it does so."""
+    """Which occurrence of the point in the save."""
 
 
 @contextmanager
 def dying_at(moment: Moment, *, witness: Path) -> Iterator[None]:
-    """Kill this process when its first save gets to a moment, as `kill -9` does.
+    """Kill this process like `kill -9` when its first save reaches a moment.
 
     Args:
         moment: when.
-        witness: a file that is made right before, so that no other death is taken for this one.
+        witness: a file created right before, which distinguishes this death from others.
     """
     begun, met = False, 0
 

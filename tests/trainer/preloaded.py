@@ -1,4 +1,4 @@
-"""What the ranks' fork server has loaded, kept from the collector: no rank pays for it again."""
+"""Freezes the fork server's loaded objects for the collector, so that no rank pays for them."""
 
 import gc
 
@@ -22,4 +22,4 @@ installed_packages()
 build_validators()
 
 gc.collect()
-gc.freeze()  # a rank that collects would walk all of this, and get pages of its own for it
+gc.freeze()  # a collection in a rank would walk all of them, and copy their pages

@@ -1,4 +1,4 @@
-"""Runs a function on several ranks of one process group, each in a process of its own.
+"""Runs a function on several ranks of one process group, each in its own process.
 
 The processes are forked from a server that has torch and the trainer loaded, so two ranks start in
 a quarter of a second where torchrun needs four. The parent hosts the rendezvous store on a port
@@ -35,17 +35,17 @@ class RankError(AssertionError):
 
 @dataclass(frozen=True)
 class StartedRanks:
-    """Ranks that run."""
+    """Running ranks."""
 
     processes: list[Any]
     """By rank; each has `pid` and `sentinel`."""
     connections: list[Connection]
     """By rank; each can be read when its rank has ended."""
     deadline: float
-    """When they should have, by `time.monotonic`."""
+    """Deadline, by `time.monotonic`."""
 
     def results(self) -> list[Any]:
-        """Wait for all of them and return what each returned, by rank.
+        """Wait for all of them and return their results by rank.
 
         Raises:
             RankError: as soon as one rank fails.
@@ -65,7 +65,7 @@ class StartedRanks:
 
 
 def run_ranks(world_size: int, fn: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
-    """Run `fn(*args)` on each rank and return what each returned, by rank.
+    """Run `fn(*args)` on each rank and return the results by rank.
 
     Arguments are those of `started_ranks`.
 
@@ -85,7 +85,7 @@ def started_ranks(
     env: dict[str, str] | None = None,
     timeout_seconds: float = 90.0,
 ) -> Iterator[StartedRanks]:
-    """Start `fn(*args)` on each rank; what still runs when the block ends is killed.
+    """Start `fn(*args)` on each rank; ranks that still run at the end of the block are killed.
 
     `fn` stands at the top of its module; arguments and results can be pickled. It finds `RANK`,
     `LOCAL_RANK`, `WORLD_SIZE` and the rendezvous in the environment, and a gloo process group that
@@ -100,7 +100,7 @@ def started_ranks(
         "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 hosts none
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store exists: rank 0 hosts none
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
@@ -133,13 +133,13 @@ def started_ranks(
 
 @dataclass(frozen=True)
 class _Ended:
-    """How a rank ended."""
+    """The end of a rank."""
 
     rank: int
     result: Any
     error: str | None
     at: float
-    """When, by `time.monotonic`; 0 for one that died, which is no consequence of another's end."""
+    """Time, by `time.monotonic`; 0 for a rank that died, which no other end caused."""
 
 
 def _ended(rank: int, process: Any, connection: Connection) -> _Ended:
@@ -180,7 +180,7 @@ def _run_rank(
 
 
 def _die_with_parent() -> None:
-    """Watch the caller's end of a pipe, and end this rank when the caller is gone.
+    """Watch the caller's end of a pipe, and exit when the caller is gone.
 
     `PR_SET_PDEATHSIG` would watch the fork server, which outlives a killed caller while a rank
     holds the pipe that it waits on.

@@ -1,4 +1,4 @@
-"""Launches attempts of a small job on the ranks of the harness, and reads what they wrote."""
+"""Launches attempts of a small job on the ranks of the harness, and reads their records."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ SPEC: dict[str, Any] = {
     "optimizer": {"lr": 1e-3},
     "lr_schedule": {"warmup_steps": 5},
     "checkpoint": {"interval_steps": 0},
-    # More ranks than a machine has GPUs; tests of a GPU say so.
+    # More ranks than a machine has GPUs; tests of a GPU set it.
     "resources": {"device": "cpu"},
 }
 
 
 @dataclass(frozen=True)
 class Meddling:
-    """What a test does to the ranks from inside, at their seams; steps count from 1."""
+    """A test's changes inside the ranks, at their seams; steps count from 1."""
 
     stop_after: int | None = None
-    """Rank 0 finds `stop` after this step, and so acts on it at the end of the next."""
+    """Rank 0 finds `stop` after this step, and acts on it at the end of the next."""
     stop_in: float | None = None
-    """Seconds after which the node ends that this order to stop is for."""
+    """Seconds until the end of the node, with which this order to stop is sent."""
     ask_after: tuple[tuple[int, str, str], ...] = ()
     """Step, request id and content of the request file that rank 0 finds after this step."""
     delay: tuple[int, int, float] | None = None
@@ -67,21 +67,21 @@ class Meddling:
     kill_after: int | None = None
     """Every rank kills itself after this step."""
     allocate_after: tuple[int, int] | None = None
-    """Step and bytes: every rank allocates so much after this step."""
+    """Step and bytes: every rank allocates these bytes after this step."""
     make_file: str | None = None
-    """A file that is in the way, made after the first step."""
+    """An obstructing file, created after the first step."""
     uid: int | None = None
     """Every rank becomes this user, once it has its run directory."""
     wrong_position: int | None = None
     """The sequence at this position of the stream is replaced by another one."""
     breaks: tuple[int, float] | None = None
-    """Position and factor: the rank that gets this sequence multiplies its weights by it first."""
+    """Position and factor: its rank first multiplies its weights by the factor."""
 
     never_draws: bool = False
-    """Weights that have not been loaded are NaN, and none can be drawn."""
+    """Weights without a load are NaN, and none can be drawn."""
 
     in_float64: bool = False
-    """Each float32 of the trainer is a float64: what then differs is no rounding of float32."""
+    """Each float32 of the trainer is a float64: remaining differences are not float32 rounding."""
 
     def after_step(self, run: Path, rank: int, step: int) -> None:
         if rank == 0 and step == self.stop_after:
@@ -106,7 +106,7 @@ class Meddling:
 
 
 class _WrongDataset(Dataset):
-    """A dataset that claims to be another one, and differs from it in a single sequence."""
+    """A dataset with the digest of another one, which differs in a single sequence."""
 
     wrong_position: int
 
@@ -117,7 +117,7 @@ class _WrongDataset(Dataset):
 
 
 def _break_weights(position: int, factor: float) -> None:
-    """Have the weights suffer from the sequence at a position, as from one that is damaged."""
+    """Damage the weights at the sequence of a position, like a damaged sequence would."""
     import torch
 
     from trainer.loop.step import TrainStep
@@ -136,7 +136,7 @@ def _break_weights(position: int, factor: float) -> None:
 
 
 def _never_draw() -> None:
-    """Fail at the first weight that is drawn, and leave NaN where neither a draw nor a load is."""
+    """Fail at the first drawn weight, and leave NaN in weights without a draw or load."""
     import torch
 
     from trainer.loop import build
@@ -167,7 +167,7 @@ def _widen() -> None:
 
 
 def train_rank(run_directory: str, meddling: Meddling) -> str:
-    """Run one rank as `python -m trainer` does; returns the outcome, as JSON."""
+    """Run one rank like `python -m trainer`; return the outcome as JSON."""
     from trainer.loop.train import train  # here, so that tests of the run directory need no torch
 
     def open_meddled(spec: JobSpec, **places: Any) -> Dataset:
@@ -204,7 +204,7 @@ def train_rank(run_directory: str, meddling: Meddling) -> str:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What one attempt left in its run directory."""
+    """The contents of an attempt's run directory."""
 
     run: Path
 
@@ -218,7 +218,7 @@ class Attempt:
 
     @property
     def lines(self) -> dict[int, MetricRecord]:
-        """Metric lines by step; each step has one, and late values are added to it."""
+        """Return metric lines by step; late values are merged into the step's only line."""
         lines: dict[int, MetricRecord] = {}
         for line in _read_lines(self.run / "metrics.jsonl", MetricRecord):
             found = lines.setdefault(line.step, line)
@@ -232,7 +232,7 @@ class Attempt:
         return _read_lines(self.run / "events.jsonl", EventRecord)
 
     def values(self, name: str) -> dict[int, float]:
-        """One metric by step, where it was written."""
+        """Return one metric by step, for the steps that have it."""
         return {s: line.values[name] for s, line in self.lines.items() if name in line.values}
 
     @property
@@ -243,7 +243,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class SmallJob:
-    """A job in a folder of a test: its text, its storage, and a run directory an attempt."""
+    """A job in a folder of a test: its text, its storage, and a run directory per attempt."""
 
     folder: Path
     spec: dict[str, Any] = field(default_factory=lambda: SPEC)
@@ -253,7 +253,7 @@ class SmallJob:
         (self.folder / "data" / "text.txt").write_text(TEXT)
 
     def write_documents(self) -> None:
-        """Write `data:documents`, many of which have room in a window of 64 tokens."""
+        """Write `data:documents`: many short documents fit into a window of 64 tokens."""
         documents = self.folder / "data" / "documents"
         documents.mkdir()
         for index in range(400):
@@ -276,7 +276,7 @@ class SmallJob:
         return {m.checkpoint_id: m for m in committed_manifests(self.storage, JOB)}
 
     def older(self, manifest: Manifest) -> Manifest:
-        """Make a checkpoint one of an older version, which a job of other settings may load."""
+        """Convert a checkpoint to an older version, which a job with other settings may load."""
         folder = self.storage / checkpoint_path(JOB, manifest.attempt, manifest.train_state.step)
         forgotten = manifest.model_copy(update={"spec": None, "model": None})
         write_manifest(folder, forgotten)
@@ -302,7 +302,7 @@ class SmallJob:
         storage: StoragePath | None = None,
         skip: tuple[tuple[int, int], ...] = (),
     ) -> Path:
-        """Write the run directory of an attempt, as the worker does."""
+        """Write the run directory of an attempt, like the worker."""
         run = self.folder / "runs" / str(attempt)
         run.mkdir(parents=True)
         (run / "spec.json").write_text(json.dumps(self.spec))

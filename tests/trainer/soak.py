@@ -49,7 +49,7 @@ COMPUTED = ("train/loss", "train/grad_norm")
 INTERVAL = 2  # steps between saves
 SHORT = 60  # steps over which another layout stays within the tolerance
 LOSS_TOLERANCE = 1e-4  # relative, float32
-GRACE = 3.0  # seconds in which ranks may go on whose peer has died
+GRACE = 3.0  # seconds for which ranks may continue after the death of a peer
 LONGEST = 900.0  # seconds of an attempt; longer means that it hangs
 
 logger = logging.getLogger(__name__)
@@ -57,37 +57,37 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Kind:
-    """What kind of run is killed."""
+    """The kind of run to kill."""
 
     steps: int
     layouts: tuple[Layout, ...]
-    """On which it goes on; the first is the usual one."""
+    """Layouts on which it continues; the first is the default."""
 
     def job(self, folder: Path, **checkpoint: Any) -> SmallJob:
-        """Return it as a job."""
+        """Return the job of this kind."""
         training = {"steps": self.steps, "log_every_steps": 1}
         return SmallJob(folder).changed(folder, training=training, checkpoint=checkpoint)
 
 
 @dataclass
 class Figures:
-    """What a soak run came to."""
+    """The results of a soak run."""
 
     seed: int
     kills: int = 0
     resumes: int = 0
     moves: int = 0
-    """Those of them that went on on another layout than the attempt before."""
+    """Kills after which the next attempt had another layout."""
     runs: int = 0
     steps: int = 0
-    """Steps of all curves that were compared."""
+    """Compared steps of all curves."""
     lost_steps: int = 0
-    """Steps that were trained more than once."""
+    """Steps trained more than once."""
     leftovers: int = 0
-    """Half-written checkpoints that a kill left behind."""
+    """Partial checkpoints left by kills."""
     seconds: float = 0.0
     where: dict[str, int] = field(default_factory=dict)
-    """Kills by what the rank was doing that was killed, or one of them."""
+    """Kills by the activity of a killed rank."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Whole:
     lines: dict[int, MetricRecord]
     """Its curve, by step."""
     horizon: float
-    """Seconds from the start of an attempt in which it is killed, so that some steps are made."""
+    """Range of seconds from an attempt's start to its kill, which allows some steps."""
 
 
 class SoakError(AssertionError):
@@ -105,7 +105,7 @@ class SoakError(AssertionError):
 
 
 def soak(folder: Path, *, kills: int, seed: int) -> Figures:
-    """Kill runs so many times, and return what came of it.
+    """Kill runs a number of times, and return the results.
 
     Raises:
         SoakError: a checkpoint was lost, damaged or half-written and yet listed, or a curve differs
@@ -138,7 +138,7 @@ def _undisturbed(folder: Path, kind: Kind) -> Whole:
 
 
 class _Run:
-    """One run: attempts that are killed, each followed by one that goes on, until it has ended."""
+    """One run: killed attempts, each followed by one that continues, until the end."""
 
     def __init__(
         self, folder: Path, kind: Kind, *, whole: Whole, chance: random.Random, figures: Figures
@@ -149,7 +149,7 @@ class _Run:
         self._seen: set[str] = set()
 
     def go(self, *, until: int) -> None:
-        """Kill it until so many kills are counted in all, then let it end; compare its curve."""
+        """Kill it until the total of kills is reached, then let it end; compare its curve."""
         figures, number, runs, ended = self._figures, 0, list[Path](), False
         layout: Layout | None = None
         while not ended:
@@ -168,7 +168,7 @@ class _Run:
     def _prepare(self, number: int) -> tuple[Layout, Path]:
         layouts, chance = self._kind.layouts, self._chance
         layout = chance.choice(layouts) if chance.random() < 0.4 else layouts[0]
-        if chance.random() < 0.1:  # as on another node, which has no token cache yet
+        if chance.random() < 0.1:  # like on another node, without a token cache
             shutil.rmtree(self._job.folder / "cache", ignore_errors=True)
         return layout, self._job.prepare(number, layout, resume=self._newest())
 
@@ -199,7 +199,7 @@ class _Run:
         logger.info("kill %d: %s, after step %d, %s", figures.kills, victims, step, doing)
 
     def _check_storage(self, run: Path, number: int) -> None:
-        """Refuse a checkpoint that is gone or damaged, and leftovers that were not collected."""
+        """Refuse a missing or damaged checkpoint, and uncollected leftovers."""
         job, figures = self._job, self._figures
         committed = job.committed()
         if lost := self._seen - committed.keys():
@@ -243,7 +243,7 @@ def _started(size: int, run: Path) -> AbstractContextManager[StartedRanks]:
 
 
 def _train(run: str) -> str:
-    """Train as ever, and keep the points that this rank's saves pass next to the records."""
+    """Train as usual, and store the points of this rank's saves next to the records."""
     path = Path(run) / f"points-{os.environ['RANK']}"
     with path.open("a", buffering=1) as file:
 
@@ -255,7 +255,7 @@ def _train(run: str) -> str:
 
 
 def _doing(run: Path, rank: int) -> str:
-    """Return what a rank was doing that is dead: the last point of its save, or its phase."""
+    """Return a dead rank's last activity: the last point of its save, or its phase."""
     points, heartbeat = run / f"points-{rank}", run / "heartbeat.json"
     passed = points.read_text().splitlines() if points.exists() else []
     if Point.BEGUN in passed and passed[-1] != Point.REPORTED:
@@ -280,7 +280,7 @@ def _same(line: MetricRecord, expected: MetricRecord, *, exact: bool) -> bool:
 
 
 def main() -> None:
-    """Command line: print the seed at once, and the figures as JSON at the end."""
+    """Command line: print the seed immediately, and the figures as JSON at the end."""
     parser = argparse.ArgumentParser(prog="python -m tests.trainer.soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))

@@ -1,4 +1,4 @@
-"""What a checkpoint of a small job holds, read whole in this process."""
+"""Reads all tensors of a small job's checkpoint in this process."""
 
 from __future__ import annotations
 

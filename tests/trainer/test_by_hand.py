@@ -1,4 +1,4 @@
-"""The commands of "By hand" in docs/trainer.md, out of the page itself, one after the other."""
+"""The commands of "By hand" in docs/trainer.md, read from the page, one after the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def commands() -> list[str]:
 
 
 def run(command: str, folder: Path) -> None:
-    """Run a block as a person does: in a shell with the environment active."""
+    """Run a block like a person: in a shell with the active environment."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-e", "-c", command],

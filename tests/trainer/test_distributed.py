@@ -1,4 +1,4 @@
-"""Which device a rank computes on: never the CPU where its slot is a GPU."""
+"""The device of a rank: never the CPU if its slot is a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040)."
 
 @pytest.fixture
 def unusable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build for CUDA 13.0 on a driver for 12.4, as torch shows itself there."""
+    """A build for CUDA 13.0 on a driver for 12.4, with torch's answers on such a machine."""
 
     def is_available() -> bool:
         warnings.warn(f"CUDA initialization: {TOO_OLD} Please update it.", stacklevel=1)
@@ -98,7 +98,7 @@ def _sockets() -> int:
 
 
 def _meet(moment: str, world_size: int) -> None:
-    """Wait at the store, which is connected already, until every rank is here."""
+    """Wait at the store, which is already connected, until every rank has arrived."""
     store = torch.distributed.distributed_c10d._get_default_store()
     store.add(moment, 1)
     while store.add(moment, 0) < world_size:
@@ -114,7 +114,7 @@ def _settled_sockets(moment: str, world_size: int) -> int:
 
 
 def _joined() -> tuple[int, int, int]:
-    """Return the sockets before and after joining, and after what a step needs of the CPU group."""
+    """Return the sockets before and after the join, and after a step's use of the CPU group."""
     before = _sockets()
     with joined("cpu", hang_seconds=60) as ranks:
         after = _settled_sockets("joined", ranks.world_size)

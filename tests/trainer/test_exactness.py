@@ -30,7 +30,7 @@ HSDP_AND_MICRO_BATCHES: list[Leg] = [
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Attempt:
-    """The job in one go on two ranks."""
+    """The uninterrupted job on two ranks."""
     attempt = SmallJob(tmp_path_factory.mktemp("whole")).launch(1, Layout(dp_shard=2))
     assert attempt.outcome.outcome == "succeeded"
     assert list(attempt.lines) == list(range(1, STEPS + 1))

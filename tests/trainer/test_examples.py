@@ -1,4 +1,4 @@
-"""The examples are legal specs, and the two forms of one say the same."""
+"""The examples are legal specs, and the two forms of one are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stops a run: found before the first step where it can be, with reason, path and cause."""
+"""Failures of a run: found before the first step if possible, with reason, path and cause."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 
 def failed(job: SmallJob, layout: Layout = TWO, **launched: object) -> Attempt:
-    """Launch an attempt that must fail, and return what it left."""
+    """Launch an attempt that must fail, and return its run."""
     with pytest.raises(RankError):
         job.launch(1, layout, **launched)  # type: ignore[arg-type]
     attempt = Attempt(job.folder / "runs" / "1")
@@ -53,7 +53,7 @@ def failed(job: SmallJob, layout: Layout = TWO, **launched: object) -> Attempt:
 
 
 def check_preflight(attempt: Attempt, storage: Path, cause: str) -> None:
-    """The attempt failed before its first step, for lack of a storage."""
+    """Check that the attempt failed before its first step, without a usable storage."""
     assert attempt.outcome.step == 0
     assert attempt.error.reason == FailureReason.CHECKPOINT_ERROR
     assert cause in attempt.error.message
@@ -64,7 +64,7 @@ def check_preflight(attempt: Attempt, storage: Path, cause: str) -> None:
 
 
 def launched_by_hand(job: SmallJob, storage: Path) -> tuple[Attempt, str]:
-    """Launch an attempt that must fail in a process of its own; return it and its log."""
+    """Launch an attempt that must fail in its own process; return it and its log."""
     run = job.prepare(1, Layout(), storage=storage)
     done = subprocess.run(
         [sys.executable, "-m", "trainer", str(run), "--verbose"],
@@ -72,7 +72,7 @@ def launched_by_hand(job: SmallJob, storage: Path) -> tuple[Attempt, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,  # most of it goes into starting
+        timeout=100,  # most of it is start-up
     )
     assert done.returncode == 1
     return Attempt(run), done.stderr
@@ -87,7 +87,7 @@ def test_a_checkpoint_root_below_a_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB of its own: too small for a checkpoint of the small model."""
+    """A separate file system of 256 KiB: too small for a checkpoint of the small model."""
     place = tmp_path / "mounted"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], check=True)
@@ -125,7 +125,7 @@ def test_a_checkpoint_root_of_another_user() -> None:
         job = SmallJob(folder)
         storage = folder / "closed"
         storage.mkdir(mode=0o555)
-        uid = 65_534 if os.geteuid() == 0 else None  # root itself writes where it likes
+        uid = 65_534 if os.geteuid() == 0 else None  # root may write anywhere
         attempt = failed(job, meddling=Meddling(uid=uid), storage=storage)
         assert attempt.error.reason == FailureReason.CHECKPOINT_ERROR
         assert "Permission denied" in attempt.error.message
@@ -137,7 +137,7 @@ def test_a_checkpoint_root_of_another_user() -> None:
 
 
 def resumed(job: SmallJob, text: str | None, **training: object) -> Attempt:
-    """Train three steps, change the job behind the trainer's back, and go on."""
+    """Train three steps, change the job without the trainer's knowledge, and resume."""
     short = job.changed(job.folder, training={"steps": 3}, lr_schedule={"warmup_steps": 1})
     done = short.launch(1, Layout())
     other = short.changed(
@@ -316,7 +316,7 @@ def test_compiling_is_no_hang_of_the_first_step(tmp_path: Path) -> None:
     job = SmallJob(tmp_path).changed(tmp_path, **sections)
     run = job.prepare(1, Layout())
     (found,) = run_ranks(1, _phase_and_timeout_in_each_step, str(run), initialize=False)
-    # Whoever has compiled waits for the others a little shorter than the supervisor for all.
+    # Ranks that have compiled wait for the others slightly shorter than the supervisor for all.
     patient = 0.9 * PHASE_SECONDS[Phase.COMPILING]
     assert found == [(Phase.COMPILING, patient)] + 2 * [(Phase.TRAINING, 540.0)]
 

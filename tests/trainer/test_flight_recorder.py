@@ -1,4 +1,4 @@
-"""The settings with which torch leaves the last collectives of a rank behind."""
+"""The settings that make torch store a rank's last collectives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_jobs_own_settings_prevail(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [SIZE, FILE])
 def test_torch_knows_the_name(name: str) -> None:
-    """Builds for CUDA alone know the third."""
+    """Only builds for CUDA know the third."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     with library.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         assert content.find(name.encode()) >= 0

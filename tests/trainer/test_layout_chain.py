@@ -23,7 +23,7 @@ CHAIN = [
 
 
 def packed_job(folder: Path) -> SmallJob:
-    """Return the small job with dropout on many short documents, packed and kept apart."""
+    """Return the small job with dropout on many short documents, packed with a document mask."""
     job = SmallJob(folder).changed(
         folder,
         data={"path": "data:documents", "document_masks": True},

@@ -1,4 +1,4 @@
-"""The presets fit the hardware that they name, and their small twins train here."""
+"""The presets fit their hardware, and their small twins train here."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_all_threads_run_on_the_node_of_the_gpu_if_they_may(case: str, tmp_path:
     beyond = allowed[-1] + 1
     first = f"{allowed[0]}," if case == "near" else ""
     (node / "cpulist").write_text(f"{first}{beyond}-{beyond + 8}\n")
-    # In a process of its own, which keeps the CPUs that it has been given.
+    # In its own process, which keeps its assigned CPUs.
     ended = subprocess.run(
         [sys.executable, "-c", BOUND, str(tmp_path)], check=True, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""Provenance: the commit and diff of the source that runs, and none of a repository around it."""
+"""Provenance: the commit and diff of the running source, not of a repository around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a run directory: what holds for a bare launch, what is refused, and in which words."""
+"""Opening a run directory: defaults of a bare launch, refusals, and their messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_bare_launch_is_a_new_job_and_says_nothing_in_vain(tmp_path: Path) -> 
 def test_auto_goes_by_the_device_and_the_layout_of_the_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bare launch goes by its own device: without GPUs that is the CPU."""
+    """A bare launch uses its own device: without GPUs the CPU."""
     spec = {"activation_checkpoint": {"mode": "full"}, "checkpoint": {"interval_steps": 20}}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     bare = opened(write(tmp_path / "bare", spec))
@@ -77,7 +77,7 @@ def test_auto_goes_by_the_device_and_the_layout_of_the_attempt(
 
 
 def _values(run: TrainerRun) -> dict[str, Any]:
-    """Return what holds in a run of the fields that are `auto` in its spec."""
+    """Return a run's values of the fields that are `auto` in its spec."""
     held = run.spec.model_dump()
     paths = [path.split(".") for path in auto_values(run.submitted, "cpu")]
     return {".".join(path): held[path[0]][path[1]] for path in paths}

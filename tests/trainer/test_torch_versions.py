@@ -1,4 +1,4 @@
-"""What differs between versions of torch: the module that holds it works on this one."""
+"""Differences between versions of torch: their module works on this version."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_schedule_that_splits_backward_is_refused_where_torch_cannot(
 
 
 def test_a_buffer_has_memory_only_while_it_is_received_into() -> None:
-    # As torch describes what is received, what is no buffer yet (2.15), and a model's own input.
+    # torch's descriptions of received tensors, of tensors without a buffer (2.15), and of inputs.
     received = [
         SimpleNamespace(buffer=torch.zeros(2, 3, dtype=torch.bfloat16)),
         SimpleNamespace(buffer=None),

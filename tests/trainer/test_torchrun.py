@@ -1,4 +1,4 @@
-"""The trainer as it is launched for real: `torchrun ... -m trainer <run>`."""
+"""The trainer in a real launch: `torchrun ... -m trainer <run>`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 100.0
 
 @contextmanager
 def launched(run: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A launch that is ended with the test; its output goes to the test's own."""
+    """A launch that ends with the test; its output goes to the test's own."""
     process = subprocess.Popen(
         torchrun(ranks, "-m", "trainer", str(run)),
         cwd=ROOT,
@@ -110,7 +110,7 @@ def test_sigterm_to_torchrun_saves_and_leaves(tmp_path: Path) -> None:
 
 
 def test_without_torchrun_the_only_rank_saves_and_leaves_on_sigterm(tmp_path: Path) -> None:
-    """Whatever number of ranks the spec has; no supervisor is there either."""
+    """With any number of ranks in the spec, and without a supervisor."""
     asked = {
         "resources": {"world_size": 2, "device": "cpu"},
         "training": {"steps": 1_000_000},

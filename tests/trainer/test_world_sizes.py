@@ -1,7 +1,7 @@
 """From every world size to every other, and through every kind of layout, sample-exact.
 
-Dropout is on, so the random state counts. What is loaded is compared bit for bit: the preflight of
-the attempt that loads holds it. What is computed from it is compared with the uninterrupted curve.
+Dropout is on, so the random state counts. The loaded state is compared bit for bit, from the
+preflight of the loading attempt. The results are compared with the uninterrupted curve.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXACT = ("train/lr", "train/tokens", "train/sequences")
 SIZES = [Layout(dp_shard=ranks) for ranks in (1, 2, 3, 4, 6, 8)]
 MIXED = [Layout(tp=2), Layout(pp=2), Layout(dp_replicate=2, dp_shard=2), Layout(cp=2)]
 LAYOUTS = SIZES + MIXED
-# Each layout is left once and entered once: 3 and 6 do not divide the global batch of 16.
+# Each layout is saved from once and loaded on once: 3 and 6 do not divide the global batch of 16.
 ROUND = [LAYOUTS[index] for index in (0, 5, 2, 6, 4, 7, 3, 8, 1, 9, 0)]
 LEG = 2  # steps of an attempt
 PAIRS_FROM, PAIRS_TO = 4, 6  # the step that is saved, and the last one
@@ -55,7 +55,7 @@ def test_a_round_through_all_sizes_and_kinds_of_layouts(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Attempt:
-    """The job of the pairs in one go."""
+    """The uninterrupted job of the pairs."""
     return job_of(tmp_path_factory.mktemp("whole"), steps=PAIRS_TO).launch(1, Layout(dp_shard=2))
 
 
@@ -74,7 +74,7 @@ def test_every_pair(source: Layout, whole: Attempt, tmp_path: Path) -> None:
 
 
 def test_other_dropout_masks_would_be_seen(whole: Attempt, tmp_path: Path) -> None:
-    """A random state that was lost moves the loss by more than the tolerance, already at once."""
+    """A lost random state changes the loss by more than the tolerance in the first step."""
     job = job_of(tmp_path, steps=PAIRS_TO)
     job.launch(1, Layout(), Meddling(stop_after=PAIRS_FROM - 1))
     saved = job.committed()[f"{JOB}.a1.step-{PAIRS_FROM}"]
@@ -96,7 +96,7 @@ def check_curve(attempt: Attempt, whole: Attempt, steps: range) -> None:
 
 
 def check_loaded(job: SmallJob, saved: Manifest, *, by: int) -> None:
-    """Compare what an attempt saved before its first step with what it was to load."""
+    """Compare an attempt's save before its first step with its parent checkpoint."""
     step = saved.train_state.step
     loaded = job.committed()[f"{JOB}.a{by}.step-{step}"]
     assert loaded.kind == "preflight"
@@ -105,5 +105,5 @@ def check_loaded(job: SmallJob, saved: Manifest, *, by: int) -> None:
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         assert torch.equal(after[name], tensor), name
-    # The comparison is none unless both moments and the counter hold something.
+    # The comparison is void unless both moments and the counter have values.
     assert all(tensor.any() for name, tensor in before.items() if name.startswith("optimizer."))

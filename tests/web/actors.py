@@ -1,4 +1,4 @@
-"""Plays workers and trainers against the real services, so that a dashboard has things to show."""
+"""Plays workers and trainers against the real services, as data for a dashboard."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PROVENANCE: dict[str, object] = {
 
 
 class Stage(Harness):
-    """Jobs, nodes and time, at the command of a scene."""
+    """Jobs, nodes and time, controlled by a scene."""
 
     def __init__(self, context: Context, clock: FakeClock) -> None:
         super().__init__(context, clock)
@@ -75,7 +75,7 @@ class Stage(Harness):
 
     @classmethod
     def open(cls, context: Context, *, at: datetime) -> Stage:
-        """Return a stage whose time begins at `at`."""
+        """Return a stage whose time starts at `at`."""
         clock = FakeClock()
         clock.advance((at - clock.now()).total_seconds())
         return cls(
@@ -91,7 +91,7 @@ class Stage(Harness):
         gib: int,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Let a node of GPUs join, as its worker does; `device_uuid` names its GPUs."""
+        """Join a node of GPUs, like its worker; `device_uuid` names its GPUs."""
         _, token = create_token(self.context, TokenRequest(name=f"join-{name}", kind="join"))
         hardware = Hardware(
             device="cuda",
@@ -130,7 +130,7 @@ class Stage(Harness):
         return Run(self, job_id, self.claim_all(job_id))
 
     def resume(self, job_id: str, *, seconds: float = 300, **fields: Any) -> Run:
-        """Go on with a job that has ended, and return the run of the new attempt."""
+        """Resume an ended job, and return the run of the new attempt."""
         self.clock.advance(seconds)
         request = ResumeRequest.model_validate(fields)
         resume(self.context, job_id, request, actor=Actor("ada"))
@@ -138,7 +138,7 @@ class Stage(Harness):
 
 
 class Run:
-    """The trainer and the supervisors of one attempt, which report as they do."""
+    """Plays the trainer and the supervisors of one attempt, with their reports."""
 
     def __init__(self, stage: Stage, job_id: str, supervisors: Sequence[Supervisor]) -> None:
         self._stage = stage
@@ -163,7 +163,7 @@ class Run:
 
     @property
     def stage(self) -> Stage:
-        """Where other jobs can be played."""
+        """The stage, for other jobs."""
         return self._stage
 
     def train(
@@ -175,7 +175,7 @@ class Run:
         save_every: int = 0,
         batch: int = 500,
     ) -> None:
-        """Report steps up to `to_step`, with these values in place of smooth ones."""
+        """Report steps up to `to_step`, with some values instead of smooth ones."""
         while self.step < to_step:
             steps = range(self.step + 1, min(self.step + batch, to_step) + 1)
             lines = []
@@ -239,7 +239,7 @@ class Run:
         self.report(None, {"events": to_json(line).encode() + b"\n"})
 
     def answer_requests(self, message: str) -> bool:
-        """Answer what was asked, as the reply to a report names it; return whether anything was."""
+        """Answer the requests in the reply to a report; return whether any existed."""
         supervisor = self._supervisors[0]
         reply = self._send(supervisor, Report(**_sender(supervisor)))
         answer = RequestAnswer(ok=True, message=message, step=self.step)
@@ -248,7 +248,7 @@ class Run:
         return bool(answers)
 
     def ask_to_stop(self) -> None:
-        """Ask for a stop, as a person does."""
+        """Request a stop, like a person."""
         stop(self._stage.context, self._job_id, actor=Actor("ada"), reason="")
 
     def end(self, outcome: str, failure: Failure | None = None) -> None:
@@ -326,7 +326,7 @@ def device_uuid(node: str, slot: int) -> str:
 
 
 def open_context(folder: Path) -> Context:
-    """Return the surroundings of a server on a SQLite file in `folder`, whose schema is current."""
+    """Return the context of a server on a SQLite file in `folder` with the current schema."""
     from server.core.context import SystemClock
     from server.core.database.engine import Database
     from server.core.database.migrate import upgrade

@@ -1,4 +1,4 @@
-"""What the tests of the dashboard ask a page: what is painted, what is wrong, how it looks."""
+"""Helpers of the dashboard's tests: painted pixels, errors, and the look of a page."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _launched(playwright: Playwright, path: str) -> Browser:
 
 
 class Watched:
-    """A page, and everything that went wrong in it."""
+    """A page, and its errors."""
 
     def __init__(self, page: Page, *, faults: list[str]) -> None:
         self.page = page
@@ -122,11 +122,11 @@ class Watched:
         return self.page.locator(f'figure[data-series="{series}"]')
 
     def points(self, series: str) -> int:
-        """Return how many points the chart of a series holds."""
+        """Return the number of points in the chart of a series."""
         return int(self.figure(series).get_attribute("data-points") or 0)
 
     def painted(self, series: str, colour: str = "--accent") -> int:
-        """Return how many pixels of a chart have a colour of the theme, that of its line."""
+        """Return the number of pixels of a chart in the colour of its line."""
         count: int = self.figure(series).evaluate(PAINTED, colour)["pixels"]
         return count
 
@@ -136,14 +136,14 @@ class Watched:
         return share
 
     def settle(self) -> None:
-        """Wait until what the page asked for is there."""
+        """Wait until the page's requests are answered."""
         self.page.wait_for_function(SETTLED)
         self.page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
 
     def rest(self) -> None:
-        """Wait until the page reads nothing but its stream, and no event has put off a read.
+        """Wait until the page reads only its stream, and no event has delayed a read.
 
-        What a test deletes while a page reads it is a fault: 404.
+        A deletion by the test during a read of the page is an error: 404.
 
         Raises:
             AssertionError: the page still reads after `PATIENCE_MS`.
@@ -151,7 +151,7 @@ class Watched:
         deadline = time.monotonic() + PATIENCE_MS / 1000
         while True:
             self._sent.clear()
-            # By a timer of the page: on a busy machine it is as late as those of its reads.
+            # With a timer of the page: on a busy machine it is as late as those of its reads.
             self.page.evaluate(TIMER, QUIET_MS)
             requests = {*self._sent, *self._asked}
             reads = {each.url for each in requests if each.resource_type != "eventsource"}
@@ -165,12 +165,12 @@ class Watched:
         return found
 
     def overflow(self) -> int:
-        """Return by how many pixels the page, or a dialog over it, is wider than its room."""
+        """Return by how many pixels the page, or a dialog over it, is too wide."""
         width: int = self.page.evaluate(OVERFLOW)
         return width
 
     def forgive(self, status: str) -> None:
-        """Allow requests that the server refuses with this status, earlier and later ones."""
+        """Allow refusals of the server with this status, earlier and later ones."""
         self._forgive(f"status of {status}")
 
     def forgive_lost(self) -> None:
@@ -183,7 +183,7 @@ class Watched:
         self._faults[:] = [text for text in self._faults if part not in text]
 
     def keep(self, name: str) -> None:
-        """Keep a picture of what is seen, for a person; only where the variable is set."""
+        """Keep a screenshot for a person, if the variable is set."""
         if KEEP not in os.environ:
             return
         SCREENSHOTS.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Plays nodes that see to checkpoints: looks that end well or badly, exports, and deletions."""
+"""Plays nodes that run operations: good and bad verifications, exports, and deletions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = 1_900_592_112
 
 
 class Caretaker:
-    """Whoever looks after the checkpoints of one job."""
+    """Runs operations on the checkpoints of one job."""
 
     def __init__(self, stage: Stage, job_id: str) -> None:
         self._stage = stage
@@ -50,13 +50,13 @@ class Caretaker:
         report_operation(self._stage.context, operation_id, report, apply=APPLY)
 
     def begin(self, name: str, *, share: float) -> tuple[str, int, str]:
-        """Begin to verify, and come so far; return operation, fence and node."""
+        """Start to verify, up to a share; return operation, fence and node."""
         begun = self._begin(name)
         self.advance(begun, share=share)
         return begun
 
     def advance(self, begun: tuple[str, int, str], *, share: float) -> None:
-        """Come so far with a verification that was begun."""
+        """Advance a started verification."""
         operation_id, fence, node = begun
         total = 2 * SIZE
         progress = OperationProgress(
@@ -87,7 +87,7 @@ class Caretaker:
         service.set_pin(self._stage.context, self._id(name), pinned=True, actor=ADA)
 
     def delete(self, name: str) -> None:
-        """Ask for a deletion that no node has time for."""
+        """Request a deletion that no node runs."""
         deletion.delete(self._stage.context, self._id(name), actor=ADA)
 
     def _begin(self, name: str) -> tuple[str, int, str]:
@@ -95,7 +95,7 @@ class Caretaker:
         return operation_id, *self._take(operation_id)
 
     def _take(self, operation_id: str) -> tuple[int, str]:
-        """Claim what was just asked for; return fence and node."""
+        """Claim the newest request; return fence and node."""
         context = self._stage.context
         before = len(self._stage.dispatcher.operations)
         self._stage.keeper.run()

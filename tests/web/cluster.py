@@ -1,4 +1,4 @@
-"""Two hundred nodes, with all that can be wrong with one, for pages to be looked at."""
+"""Two hundred nodes with every kind of problem, for tests of pages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DRAINED = ("gpu-004", "gpu-090")
 
 
 def play(context: Context) -> None:
-    """Store the nodes and the jobs on them, as if they had run for hours."""
+    """Store nodes and their jobs, as after hours of running."""
     now = datetime.now(UTC)
     stage = Stage.open(context, at=now - timedelta(minutes=10))
     for name in OFFLINE:
@@ -134,7 +134,7 @@ def _run_jobs(stage: Stage) -> None:
 
 
 def _beat(stage: Stage, name: str) -> None:
-    """Send the heartbeat of now, with what is wrong."""
+    """Send the present heartbeat, with the problems."""
     sample, notice = _sample(name, 0), None
     first, *others = sample.accelerators
     problems: tuple[str, ...] = ()
@@ -154,7 +154,7 @@ def _beat(stage: Stage, name: str) -> None:
 
 
 def _sample(name: str, minute: int) -> NodeSample:
-    """Return what a node measures some minutes before now; every fourth one has no work."""
+    """Return a node's sample from some minutes ago; every fourth node is idle."""
     number = int(name[4:7])
     busy = 0.0 if number % 4 == 0 else 0.93 - 0.02 * (number % 7)
     devices = []

@@ -37,14 +37,14 @@ def live(browser: Browser) -> Iterator[Watched]:
 
 @pytest.fixture(scope="package")
 def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
-    """An API over a database in which all scenes have been played."""
+    """An API over a database of all played scenes."""
     with opened(tmp_path_factory.mktemp("theatre")) as playing:
         yield playing
 
 
 @pytest.fixture
 def visit(browser: Browser, theatre: Served) -> Iterator[Visit]:
-    """Opens a page of the theatre for somebody who is logged in; nothing may go wrong in it."""
+    """Opens a page of the theatre with a login; no error may occur in it."""
     faults: list[str] = []
     with ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""A cluster of many nodes whose queue is long."""
+"""A cluster of many nodes with a long queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs as they come: long tales, failures, waits and beginnings, for pages to be looked at."""
+"""Realistic jobs for tests of pages: long histories, failures, waits and starts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Scenes:
 
 
 def play(context: Context) -> Scenes:
-    """Store all of them, as if they had happened in the last hours."""
+    """Store all scenes, as if from the last hours."""
     stage = Stage.open(context, at=datetime.now(UTC) - timedelta(hours=3, minutes=50))
     for name in ("gpu-01", "gpu-02", "gpu-03"):
         stage.join(name, slots=4, device_name="NVIDIA H200", gib=140)
@@ -110,7 +110,7 @@ def play(context: Context) -> Scenes:
 
 
 def _look_after(stage: Stage, tale: str) -> None:
-    """Have checkpoints of the tale verified, found damaged, pinned and deleted."""
+    """Verify, damage, pin and delete checkpoints of the long job."""
     care = Caretaker(stage, tale)
     care.verify("a9.step-5200")
     care.export("a9.step-5200")

@@ -46,7 +46,7 @@ FINDINGS = (
 
 @dataclass(frozen=True)
 class Supply:
-    """What was asked of the sources."""
+    """The node requests."""
 
     pending: str
     """Request that waits in the engine, with its reason."""
@@ -99,7 +99,7 @@ def play_supply(context: Context, *, wanted_by: str) -> Supply:
 
 
 def _check(context: Context, site: Site) -> str:
-    """Play a check whose pilot finds something wrong."""
+    """Play a check with a pilot that finds a problem."""
     request_id = service.check_source(context, site.name, actor=ADA).id
     site.claim(request_id)
     site.describe(request_id, "running", ref="99110", nodes=[instance()])

@@ -33,7 +33,7 @@ LONG = "checkpoints/evaluation/predictions-of-the-held-out-set-with-a-long-name.
 
 
 class Scene:
-    """Logs artifacts of an attempt as its supervisor does."""
+    """Logs artifacts of an attempt, like its supervisor."""
 
     def __init__(self, stage: Stage, supervisor: Supervisor) -> None:
         self._context = stage.context
@@ -76,7 +76,7 @@ def job_id() -> list[str]:
 
 @pytest.fixture(scope="module")
 def theatre(tmp_path_factory: pytest.TempPathFactory, job_id: list[str]) -> Iterator[Served]:
-    """A server with two jobs, of which the first has artifacts."""
+    """A server with two jobs; the first has artifacts."""
     folder = tmp_path_factory.mktemp("artifacts")
     context = open_context(folder)
     stage = Stage.open(context, at=datetime.now(UTC))
@@ -180,7 +180,7 @@ def test_the_first_rows_of_a_table_are_shown(visit: Visit, job_id: list[str]) ->
         page.get_by_role("button", name="Hide errors.json").click()
         expect(table).to_have_count(0)
         page.get_by_role("button", name="Show torn.json").click()
-        expect(page.get_by_text("This file is no table.")).to_be_visible()
+        expect(page.get_by_text("This file is not a table.")).to_be_visible()
 
 
 def test_a_job_without_any_names_the_calls(visit: Visit, job_id: list[str]) -> None:

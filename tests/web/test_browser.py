@@ -1,4 +1,4 @@
-"""What the tests of the dashboard wait for in a page."""
+"""The waits of the dashboard's tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ URL = "http://page.test/"
 
 @pytest.fixture
 def page(live: Watched) -> Watched:
-    """An empty page that may read whatever is below its URL."""
+    """An empty page that may read anything below its URL."""
     live.page.route(f"{URL}**", lambda route: route.fulfill(content_type="text/html", body=""))
     live.page.goto(URL)
     return live

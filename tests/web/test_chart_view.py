@@ -1,4 +1,4 @@
-"""Charts as they are read: crosshairs after a zoom, the tooltip's size, smoothing, ticks."""
+"""Charts in use: crosshairs after a zoom, the tooltip's size, smoothing, ticks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HIDDEN = """figure => {
 
 @pytest.fixture(scope="module")
 def eight(theatre: Theatre) -> Iterator[list[str]]:
-    """Eight jobs with noise, of which the losses end at different heights."""
+    """Eight jobs with noise, and losses that end at different heights."""
     context = theatre.scenes.running.context
     steps = np.arange(1, 3001)
     made = []

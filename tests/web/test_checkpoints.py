@@ -1,4 +1,4 @@
-"""The checkpoint tab: what is known of each, what may be done, and operations that move on live."""
+"""The checkpoint tab: facts, actions, and live progress of operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.web.theatre import Theatre
 
 @pytest.fixture
 def shown(theatre: Theatre, visit: Visit) -> Watched:
-    """The tab of the job that has all kinds of checkpoints."""
+    """The tab of the job with all kinds of checkpoints."""
     watched = visit(f"/jobs/{theatre.scenes.tale}?tab=checkpoints")
     watched.settle()
     return watched

@@ -1,4 +1,4 @@
-"""The compare page at work: curves, the view in the URL, jobs that come and go."""
+"""The compare page: curves, the view in the URL, added and removed jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START = 1_767_225_600.0
 
 @pytest.fixture(scope="module")
 def eight(theatre: Theatre) -> Iterator[list[str]]:
-    """Eight jobs of different pace and luck; the second has NaN, only the third `own/score`."""
+    """Eight jobs of different speed and loss; the second has NaN, only the third `own/score`."""
     context = theatre.scenes.running.context
     made = []
     for number, layout in enumerate(LAYOUTS):
@@ -63,7 +63,7 @@ def eight(theatre: Theatre) -> Iterator[list[str]]:
 
 
 def curve(step: int, number: int) -> float:
-    """Return a loss that falls, with noise that no two jobs share."""
+    """Return a falling loss, with different noise for each job."""
     if number == 1 and 700 <= step < 720:
         return math.nan
     noise = math.sin((step + 17) * 12.9898 * (number + 1)) * 43758.5453 % 1 - 0.5
@@ -98,7 +98,7 @@ def test_jobs_are_ticked_in_the_list_and_compared(
     watched.keep("jobs-ticked")
     page.keyboard.press("c")
     page.wait_for_url(f"**/compare?jobs={first},{second}")
-    # The list still stands there, settled, until the page has come.
+    # The previous page stays until the new one has loaded.
     expect(watched.figure(LOSS)).to_have_attribute("data-curves", re.compile("layouts.* layouts"))
     watched.settle()
     assert watched.painted(LOSS, "--job-1") > 100
@@ -142,7 +142,7 @@ def test_the_whole_view_is_in_the_url(
     expect(page.get_by_label("Smoothing")).to_have_value("0.8")
     expect(watched.figure(NORM)).to_have_count(0)
     expect(page.locator(".command-text")).to_contain_text(re.compile("--x tokens --from .* --csv"))
-    # The second job takes twice the tokens a step: of the same stretch it has half the points.
+    # The second job has twice the tokens per step, so half the points in the same stretch.
     page.get_by_role("button", name="Remove layouts-fsdp-8").click()
     wait_for(lambda: watched.points(LOSS) < before[1] / 2, "half the points")
     page.get_by_role("button", name="Show all").click()
@@ -152,7 +152,7 @@ def test_the_whole_view_is_in_the_url(
 def test_a_job_keeps_its_colour_when_another_one_leaves(
     theatre: Theatre, visit: Visit, eight: list[str], refused: Callable[[Page], None]
 ) -> None:
-    # Only the job that leaves has the series: it must not be asked for any longer.
+    # Only the removed job has the series: it must no longer be requested.
     watched = visit(f"/compare?jobs={eight[2]},{eight[0]}&names={LOSS},{OWN}")
     page = watched.page
     refused(page)
@@ -348,7 +348,7 @@ def drag(watched: Watched, series: str, *, start: float, end: float) -> None:
 def test_the_style_of_the_form_leaves_the_comparison_as_it_is(
     theatre: Theatre, visit: Visit
 ) -> None:
-    """The styles of a page stay loaded: those of a later one must not reach its names."""
+    """The styles of a page stay loaded: those of a later page must not match its classes."""
     scenes = theatre.scenes
     page = visit(f"/compare?jobs={scenes.stopped},{scenes.done}").page
     table = page.get_by_role("table", name="Jobs compared, with their last values")

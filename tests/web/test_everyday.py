@@ -1,4 +1,4 @@
-"""What a person meets every day: ticks after Back, a slow server, a phone, the next action."""
+"""Everyday use: ticks after Back, a slow server, a phone, the next action."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_closed_dialog_leaves_no_step_of_the_back_button(theatre: Theatre, vis
         expect(page).to_have_url(re.compile(r"tab=checkpoints$"))
     page.go_back()
     expect(page).to_have_url(re.compile(rf"/jobs/{theatre.scenes.stopped}$"))
-    page.goto(f"{page.url}?do=resume")  # as a link does
+    page.goto(f"{page.url}?do=resume")  # like a link
     dialog.get_by_role("button", name="Close").press("Enter")
     expect(dialog).to_have_count(0)
     expect(page).to_have_url(re.compile(rf"/jobs/{theatre.scenes.stopped}$"))

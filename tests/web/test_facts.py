@@ -28,7 +28,7 @@ CONFIG: dict[str, FactValue] = {
 
 @pytest.fixture(scope="module")
 def runs(theatre: Theatre) -> Iterator[list[str]]:
-    """Three jobs with facts, of which the first two share all but two values."""
+    """Three jobs with facts; the first two share all values except two."""
     context = theatre.scenes.running.context
     made = []
     for number, name in enumerate(("facts-wide", "facts-narrow", "facts-other")):

@@ -1,4 +1,4 @@
-"""The page of a run that another tool recorded: what there is of it, and nothing else."""
+"""The page of an imported run: its data, and nothing else."""
 
 from __future__ import annotations
 

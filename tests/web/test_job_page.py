@@ -1,4 +1,4 @@
-"""The job page at work: charts, logs, dialogs, by mouse and by keyboard."""
+"""The job page: charts, logs, dialogs, by mouse and by keyboard."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_log_is_followed_until_somebody_scrolls(theatre: Theatre, visit: Visit
     page.mouse.wheel(0, -4000)
     expect(page.get_by_label("Follow")).not_to_be_checked()
     run.write(0, ["a line that is not followed"])
-    page.wait_for_timeout(1500)  # long enough for it to have come
+    page.wait_for_timeout(1500)  # long enough for its arrival
     expect(page.get_by_text("a line that is not followed")).to_have_count(0)
     page.get_by_label("Follow").check()
     expect(page.get_by_text("a line that is not followed")).to_be_in_viewport()
@@ -112,7 +112,7 @@ def test_the_first_error_and_a_search_lead_into_a_long_log(theatre: Theatre, vis
     expect(page).to_have_url(re.compile(r"line=150001"))
     expect(page.locator(".log-selected")).to_contain_text("ERROR RuntimeError")  # no codes
     expect(page.locator(".log-selected")).to_be_in_viewport()
-    assert page.locator(".log-row").count() < 200  # only what is in sight is there
+    assert page.locator(".log-row").count() < 200  # only visible lines are rendered
 
     search = page.get_by_role("searchbox")
     search.fill("step 199998")
@@ -134,7 +134,7 @@ def test_a_failure_shows_its_remedy_and_the_button_applies_it(
     page.go_back()
     notice.get_by_role("button", name="Resume with less memory").click()
     dialog = page.get_by_role("dialog")
-    # On more slots it fits as it is; on as many as before it needs a smaller micro-batch.
+    # On more slots it fits unchanged; on the same number it needs a smaller micro-batch.
     expect(dialog.locator("input:checked")).not_to_have_attribute("data-world-size", "4")
     dialog.locator('input[data-layout="FSDP 4"]').check()
     expect(dialog.get_by_label("Micro-batch (sequences)")).to_have_value("4")
@@ -142,7 +142,7 @@ def test_a_failure_shows_its_remedy_and_the_button_applies_it(
     expect(changes).to_contain_text(re.compile(r"micro-batch size\s*8 →\s*4"))
     expect(dialog.locator(".command-text")).to_contain_text("--set training.micro_batch_size=4")
     expect(dialog.get_by_role("note")).to_have_count(0)
-    dialog.get_by_label("Micro-batch (sequences)").fill("8")  # what ran out of memory
+    dialog.get_by_label("Micro-batch (sequences)").fill("8")  # the layout that ran out of memory
     expect(dialog.get_by_role("note")).to_contain_text("needs as much again")
 
 
@@ -316,7 +316,7 @@ def test_a_waiting_job_has_its_place_and_its_priority_can_be_changed(
     dialog.get_by_role("button", name="Change").click()
     expect(page.get_by_role("button", name="priority high")).to_be_visible()
     watched.keep("queue-place")
-    page.close()  # else it may read the job between its stop and its deletion: 404
+    page.close()  # otherwise it may read the job between its stop and its deletion: 404
     with theatre.api() as api:
         api.post(f"/jobs/{job_id}/stop", json={}).raise_for_status()
         api.delete(f"/jobs/{job_id}").raise_for_status()

@@ -1,4 +1,4 @@
-"""The jobs table in a browser: live without asking again, filters in the URL, pages, keys."""
+"""The jobs table in a browser: live without requests, filters in the URL, pages, keys."""
 
 from __future__ import annotations
 

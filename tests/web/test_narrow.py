@@ -1,4 +1,4 @@
-"""What a phone shows and a keyboard reaches: nothing is cut, covered or out of reach."""
+"""Phones and keyboards: nothing is cut, covered or unreachable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HIDDEN = """() => {
 
 
 def height(locator: Locator) -> float:
-    """Return how many pixels high an element is that is seen."""
+    """Return the height of a visible element, in pixels."""
     box = locator.bounding_box()
     assert box
     return box["height"]

@@ -22,7 +22,7 @@ MAX_IN_VIEW = 24
 
 @pytest.fixture(scope="module")
 def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """An API over the nodes of the cluster, in place of the scenes of jobs."""
+    """An API over the nodes of the cluster, instead of the scenes of jobs."""
     folder = tmp_path_factory.mktemp("cluster")
     context = open_context(folder)
     cluster.play(context)
@@ -39,7 +39,7 @@ def test_only_nodes_in_view_are_asked_for_their_history(visit: Visit) -> None:
     )
     page.goto(page.url.replace("/login", "/nodes"))
     expect(page.locator(".node .line-chart").first).to_be_visible()
-    # Once the stream is open, what was read before is read again.
+    # Once the stream is open, earlier data is read again.
     expect(page.locator(".connection")).to_have_text("Live")
     watched.settle()
     watched.rest()
@@ -50,7 +50,7 @@ def test_only_nodes_in_view_are_asked_for_their_history(visit: Visit) -> None:
     page.keyboard.press("End")
     expect(card(page, cluster.LONG_NAME).locator(".line-chart")).to_be_visible()
     watched.settle()
-    # Cards that the window passes on its way may be asked for as well, but never all.
+    # Cards that the window scrolls past may be requested too, but never all.
     assert len(at_first) + len(histories) <= 3 * MAX_IN_VIEW < cluster.NODES
     assert len({*at_first, *histories}) == len(at_first) + len(histories)
 
@@ -97,7 +97,7 @@ def test_nodes_are_filtered(visit: Visit) -> None:
     box.press_sequentially("rack=r03 H100")
     expect(cards).to_have_count(8)
     page.wait_for_url("**/nodes?q=rack*")
-    box.fill("")  # at once, while the page still draws what was typed before
+    box.fill("")  # immediately, while the page still renders the earlier text
     expect(cards).to_have_count(cluster.NODES)
     page.get_by_role("button", name="with problems 10").click()
     expect(cards).to_have_count(10)

@@ -1,4 +1,4 @@
-"""A page that stays open: what others do meanwhile, refusals, a server that comes back."""
+"""A page that stays open: changes by others, refusals, a server that returns."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_failed_click_is_not_told_for_ever(theatre: Theatre, visit: Visit) -> 
     page.get_by_role("button", name="Save now").click()
     expect(page.locator(".inline-error")).to_contain_text("The server does not answer")
     page.unroute("**/requests")
-    run.train(run.step + 1)  # points are read again: the server is there
+    run.train(run.step + 1)  # points are read again: the server answers
     expect(page.locator(".inline-error")).to_have_text("The server answers again. Try again.")
     watched.forgive_lost()
 
@@ -180,22 +180,22 @@ def test_a_followed_log_under_load_has_text_in_each_row(theatre: Theatre, visit:
         writes += 1
         page.wait_for_timeout(100)
         assert blank_rows(page) == []
-    assert "load" in page.locator(".log-row").last.inner_text()  # new lines come all the while
+    assert "load" in page.locator(".log-row").last.inner_text()  # new lines arrive continuously
     expect(page.get_by_text(f"load {writes - 1}.299", exact=True)).to_be_in_viewport()
-    # The first read may be cut off by one as the stream opens. Then events are the only cause.
+    # The opening stream may cancel the first read with another. After that only events do.
     starts = sorted(page.evaluate(READS))[1:]
     assert min(later - earlier for earlier, later in pairwise(starts)) >= REFRESH_MS
     page.unroute_all(behavior="ignoreErrors")
 
 
 def slowly(route: Route) -> None:
-    """Answer a request after longer than it takes to the next event."""
+    """Answer a request after a delay longer than the time to the next event."""
     time.sleep(0.25)
     route.continue_()
 
 
 def blank_rows(page: Page) -> list[str]:
-    """Numbers of the rows in sight without text."""
+    """Return the numbers of visible rows without text."""
     rows: list[str] = page.locator(".log-row").evaluate_all(
         """rows => rows.filter(row => row.querySelector('.log-text').textContent === '')
           .map(row => row.textContent)"""
@@ -229,7 +229,7 @@ def test_a_resize_begins_with_something_else_and_loses_no_step(
     expect(dialog.locator(".skeleton")).to_have_count(0)
     dialog.get_by_label("Total steps").fill("")
     dialog.locator("label", has_text="as before").locator("input").check()
-    expect(dialog).to_contain_text("This is what runs now")
+    expect(dialog).to_contain_text("The job already runs like this")
     expect(dialog.get_by_role("button", name="Resize on")).to_be_disabled()
 
 

@@ -1,4 +1,4 @@
-"""Every page with real and ugly data: looked at in each theme and width, and kept as a picture."""
+"""Every page with realistic and extreme data: checked in each theme and width, with pictures."""
 
 from __future__ import annotations
 
@@ -120,5 +120,5 @@ def headings(page: Page) -> list[int]:
 
 
 def skips(levels: list[int]) -> list[tuple[int, int]]:
-    """Return where a level is left out on the way down, and a second title of the top level."""
+    """Return skipped levels of headings, and a second heading of the top level."""
     return [(a, b) for a, b in itertools.pairwise(levels) if b > a + 1 or b == 1]

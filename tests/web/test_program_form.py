@@ -130,7 +130,7 @@ def test_rows_of_variables_are_added_removed_and_kept_while_they_are_wrong(
     page.get_by_role("button", name="Add variable").click()
     page.get_by_label("Name", exact=True).fill("HF_TOKEN")
     said = page.locator("#field-env-said")
-    expect(said).to_contain_text("HF_TOKEN is there twice.")
+    expect(said).to_contain_text("HF_TOKEN is given twice.")
     page.get_by_role("tab", name="TOML").click()
     page.get_by_role("tab", name="Form").click()
     expect(page.get_by_label("Value of HF_TOKEN")).to_have_count(2)

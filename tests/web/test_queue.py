@@ -1,4 +1,4 @@
-"""The queue page: long lists, a priority changed in place, a forecast, and what holds the slots."""
+"""The queue page: long lists, a changed priority, a forecast, and the holders of slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS_AT_ONCE = 80
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server of 200 nodes and 5,000 jobs that wait."""
+    """A server with 200 nodes and 5,000 waiting jobs."""
     folder = tmp_path_factory.mktemp("crowd")
     context = open_context(folder)
     gather(context)
@@ -32,7 +32,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def faults() -> Iterator[list[str]]:
-    """What goes wrong in a page; nothing may."""
+    """The errors of a page; none may occur."""
     found: list[str] = []
     yield found
     assert found == []
@@ -186,7 +186,7 @@ def test_a_row_has_its_project_its_duration_and_whom_it_overtakes(
 
 
 def shown(page: Page) -> dict[int, str]:
-    """Return the ids of the rows that exist, by position."""
+    """Return the ids of the rendered rows, by position."""
     rows: list[tuple[str, str]] = page.evaluate(
         """() => [...document.querySelectorAll('tr[data-job]')]
           .map(row => [row.querySelector('.queue-position').textContent, row.dataset.job])"""

@@ -1,4 +1,4 @@
-"""The rules of the dashboard's source that no linter knows: sizes, arrows, circles."""
+"""Rules of the dashboard's source without a linter: sizes, import arrows, cycles."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _file_of(target: str, names: Container[str]) -> str | None:
 
 
 def circle_in(graph: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a path of imports that ends where it begins; empty without one."""
+    """Return a cycle of imports; empty without one."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

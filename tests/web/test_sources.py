@@ -1,4 +1,4 @@
-"""The page of sources: states, requests with their reasons, findings, and what an admin does."""
+"""The page of sources: states, requests with their reasons, findings, and admin actions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_request_shows_the_reason_of_the_engine(theatre: Theatre, visit: Visit
         found = check.get_by_role("listitem").filter(has_text=finding.name)
         expect(found).to_contain_text(("✓ " if finding.passed else "✗ ") + finding.name)
         expect(found).to_contain_text(finding.detail)
-    # Open requests stand first, whatever their age.
+    # Open requests come first, whatever their age.
     states = card(page, supply.SLURM).locator(".source-request-head .badge").all_inner_texts()
     assert states == ["pending", "running", "running", "ended", "ended"]
 

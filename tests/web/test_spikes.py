@@ -80,7 +80,7 @@ def place_of(size: int) -> int:
 
 
 def a_job(context: Context, name: str, columns: dict[str, Floats]) -> str:
-    """Store a job that has ended, with values of its steps from 1 on, and return its id."""
+    """Store an ended job with values of its steps from 1 on, and return its id."""
     job_id = add_job(context, spec=JobSpec(name=name))
     with context.database.write() as connection:
         ended = {"layout": "FSDP 8", "state": "succeeded", "world_size": 8, "attempt": 1}

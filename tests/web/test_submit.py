@@ -24,7 +24,7 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
     fill(page, "name", "")
     fill(page, "training-steps", "")
     expect(page.locator(".field-error")).to_have_count(0)
-    # What only the server knows is said at the field too, in a section that was closed.
+    # A problem that only the server finds is shown at its field too, in a closed section.
     find = page.get_by_label("Find a field")
     find.fill("staging_gib")
     fill(page, "checkpoint-staging_gib", "2")
@@ -39,7 +39,7 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
 
 def test_a_ranked_layout_is_written_into_the_draft(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
-    # In an order in which each draft is legal: a slow browser sends the plans between too.
+    # In an order in which each draft is legal: a slow browser also requests intermediate plans.
     fill(page, "model-size", "8B")
     fill(page, "training-micro_batch_size", "2")
     fill(page, "resources-world_size", "8")
@@ -115,14 +115,14 @@ def test_form_and_text_are_one_draft(theatre: Theatre, visit: Visit) -> None:
     expect(page.locator(".spec-text .field-error")).to_contain_text("Line 2, column ")
     text.fill('tags = ["a", "b"]\n[training]\nsteps = 3')
     expect(page.get_by_role("link", name="Download job.toml")).to_be_visible()
-    # A spec in JSON, which has null, is one too.
+    # A spec in JSON, which has null, is legal too.
     text.fill('{"tags": ["a", "b"], "training": {"max_grad_norm": null}}')
     expect(page.get_by_role("link", name="Download job.json")).to_be_visible()
     page.get_by_role("tab", name="Form").click()
     expect(page.locator("#field-tags")).to_have_value("a, b")
     page.locator("details.section").filter(has_text="seq_len").get_by_text("more field").click()
     expect(page.locator("#field-training-max_grad_norm")).to_have_value("")
-    # TOML has no null, so that no `--set` could say this.
+    # TOML has no null, so `--set` cannot express this.
     expect(page.locator(".command-text")).to_have_text("$ trainyard submit job.json")
     page.locator(".field", has_text="max_grad_norm").get_by_role("button", name="reset").click()
     expect(page.locator("#field-training-max_grad_norm")).to_have_value("1")
@@ -135,7 +135,7 @@ def test_a_submission_whose_answer_was_lost_makes_one_job(theatre: Theatre, visi
     with theatre.api() as api:
         page.route("**/api/v1/jobs", lambda route: (route.fetch(), route.abort()))
         page.get_by_role("button", name="Submit job").click()
-        # The notice that it does not answer gives way to this one with the next read that succeeds.
+        # After the next successful read this notice replaces that of the unreachable server.
         expect(page.get_by_text("The server answers again. Try again.")).to_be_visible()
         page.unroute("**/api/v1/jobs")
         page.get_by_role("button", name="Submit job").click()

@@ -1,4 +1,4 @@
-"""One API process over a database in which the scenes have been played."""
+"""One API process over a database of played scenes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Served:
         assert answer.ok, answer.text()
 
     def api(self) -> httpx.Client:
-        """Return a client for what somebody else does meanwhile."""
+        """Return a client for concurrent actions of another person."""
         headers = {"authorization": f"Bearer {self.token}"}
         return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=30)
 
 
 @dataclass(frozen=True)
 class Theatre(Served):
-    """Where the scenes can be seen."""
+    """Serves the scenes."""
 
     scenes: Scenes
 

@@ -1,4 +1,4 @@
-"""A node in a folder of the test, a fake server, and attempts that run on them for real."""
+"""A node in a folder of the test, a fake server, and attempts that really run on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from worker.node.process_tree import MARKER, NODE_MARKER
 from worker.node.users import RankUser
 
 HERE = Path(__file__).parent
-SECONDS = 90.0  # the machine may be busy; what takes less is measured where it matters
+SECONDS = 90.0  # the machine may be busy; tests measure shorter times where they matter
 NODE = "node-1"
 TEXT = "".join(f"line {i}: {i * i % 97} sheep jumped over {i % 13} fences\n" for i in range(600))
 SPEC: dict[str, Any] = {
@@ -49,7 +49,7 @@ SPEC: dict[str, Any] = {
 }
 OF_PROGRAM: dict[str, Any] = {"name": "small", "resources": {"device": "cpu"}}
 LONG = {"training": {"steps": 10**6}}
-"""Section of a spec whose job lasts until the test ends it."""
+"""Section of a spec for a job that lasts until the test ends it."""
 
 Found = TypeVar("Found")
 Supervising = ForkedSupervisor | subprocess.Popen[bytes]
@@ -57,7 +57,7 @@ Supervising = ForkedSupervisor | subprocess.Popen[bytes]
 
 
 def wait_for(look: Callable[[], Found | None], what: str, *, seconds: float = SECONDS) -> Found:
-    """Return the first truthy thing that `look` finds."""
+    """Return the first truthy result of `look`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := look():
@@ -67,7 +67,7 @@ def wait_for(look: Callable[[], Found | None], what: str, *, seconds: float = SE
 
 
 def processes_of(attempt_id: str, node: str) -> list[int]:
-    """Return every process that carries the marks of the attempt, its supervisor apart."""
+    """Return every process with the marks of the attempt, except its supervisor."""
     marks = {f"{MARKER}={attempt_id}".encode(), f"{NODE_MARKER}={node}".encode()}
     found = []
     for folder in Path("/proc").iterdir():
@@ -83,7 +83,7 @@ def processes_of(attempt_id: str, node: str) -> list[int]:
 
 @dataclass
 class Attempt:
-    """An attempt on the node of a test, as the server and the machine see it."""
+    """An attempt on the node of a test, from the server's and the machine's view."""
 
     id: str
     node: str
@@ -115,21 +115,21 @@ class Attempt:
         wait_for(look, f"phase {phase}")
 
     def exit(self) -> ExitRecord:
-        """Wait for the exit record at the server; nothing of the attempt runs then."""
+        """Wait for the exit record at the server; no process of the attempt runs then."""
         record = wait_for(lambda: self.seen.exit, "exit record")
         assert self.processes == []
         return record
 
     def hold(self) -> None:
-        """Hold training at what it does; the last rank stops, the others wait for it."""
+        """Pause training in its present phase: the last rank stops, the others wait for it."""
         os.kill(self.rank_pid(self._last_rank()), signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let training go on."""
+        """Resume training."""
         os.kill(self.rank_pid(self._last_rank()), signal.SIGCONT)
 
     def kill_rank(self, rank: int) -> float:
-        """End a rank as the kernel would; return when."""
+        """Kill a rank like the kernel does; return the time."""
         pid = self.rank_pid(rank)
         os.kill(pid, signal.SIGKILL)
         return time.time()
@@ -167,18 +167,18 @@ class Place:
         of_attempt: dict[str, Any] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> str:
-        """Have the server place an attempt on this node; return its id.
+        """Make the server place an attempt on this node; return its id.
 
         Args:
-            ranks: those of all nodes.
-            nodes: their number.
-            node_rank: that of this node.
-            rendezvous: where they meet.
-            attempt_id: a new one when absent.
+            ranks: number of ranks of all nodes.
+            nodes: number of nodes.
+            node_rank: rank of this node.
+            rendezvous: address of the rendezvous.
+            attempt_id: id of the attempt; a new one by default.
             spec: fields of sections of the spec that differ from `SPEC`.
-            program: the section `program`, with which the job has none of the trainer.
-            of_attempt: fields of the attempt that differ.
-            sizes: ranks of each node: equal ones when absent.
+            program: the section `program`; the job then has no sections of the trainer.
+            of_attempt: changed fields of the attempt.
+            sizes: ranks of each node; equal by default.
         """
         self.made += 1
         attempt_id = attempt_id or make_id(milliseconds=self.made, entropy=os.urandom(10))
@@ -208,7 +208,7 @@ class Place:
         return attempt_id
 
     def attempt(self, attempt_id: str) -> Attempt:
-        """Return an attempt that somebody launches."""
+        """Return an attempt for a test to launch."""
         seen = self.server.attempts[attempt_id]
         run = self.node.run(seen.claim.attempt.job_id, seen.claim.attempt.attempt)
         attempt = Attempt(attempt_id, self.local.name, seen, run)
@@ -223,12 +223,12 @@ class Place:
         damage: str | None = None,
         **granted: Any,
     ) -> Attempt:
-        """Grant an attempt and supervise it in a process of its own.
+        """Grant an attempt and supervise it in its own process.
 
         Args:
-            stand_in: behaviour of what stands in for the trainer (`stand_in.py`).
-            launcher: torchrun for the trainer, and plain processes for a stand-in, when absent.
-            damage: file of the run directory that is cut in half before.
+            stand_in: behaviour of the trainer's stand-in (`stand_in.py`).
+            launcher: by default torchrun for the trainer, and plain processes for a stand-in.
+            damage: file of the run directory that is truncated to half before the start.
             granted: arguments of `grant`.
         """
         attempt = self.attempt(self.grant(**granted))
@@ -271,7 +271,7 @@ class Place:
             )
 
     def clean(self) -> None:
-        """End what a failing test may have left."""
+        """End the processes that a failing test may have left."""
         for attempt in self.attempts:
             identity = identity_of(attempt.run)
             if attempt.supervisor is not None:
@@ -324,7 +324,7 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def nvml(nvml_library: Path, tmp_path: Path) -> FakeNvml:
-    """An NVML without GPUs that gives the values of a test."""
+    """An NVML without GPUs that returns the values of a test."""
     return FakeNvml(nvml_library, tmp_path / "nvml-values")
 
 

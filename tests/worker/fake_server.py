@@ -1,4 +1,4 @@
-"""The server as a worker sees it, over real HTTP: it claims, stores by offsets, gives orders."""
+"""The server from a worker's view, over real HTTP: claims, storage by offsets, orders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ JOIN_TOKEN, NODE_TOKEN = "join-me", "node-token"
 
 
 def content(chunk: Chunk) -> bytes:
-    """Return the bytes of a file that a chunk carries."""
+    """Return the bytes of a chunk."""
     return zlib.decompress(base64.b64decode(chunk.content))
 
 
@@ -64,7 +64,7 @@ class NoError(Exception):
 
 @dataclass
 class FakeShell:
-    """A command of a person, whose input is there from the start."""
+    """A command of a person, with its whole input from the start."""
 
     order: ShellOrder
     given: bytes = b""
@@ -74,12 +74,12 @@ class FakeShell:
 
 @dataclass
 class FakeAttempt:
-    """What the server knows of one attempt on one node."""
+    """The server's state of one attempt on one node."""
 
     claim: ClaimReply
     claimed: bool = False
     secret: str | None = None
-    """Secret of the claim that was granted."""
+    """Secret of the granted claim."""
     current: bool = True
     desired: DesiredState = DesiredState.RUN
     requests: list[PendingRequest] = field(default_factory=list)
@@ -98,7 +98,7 @@ class FakeAttempt:
         return self.reports[-1].rank_pids if self.reports else {}
 
     def store(self, report: Report) -> ReportReply:
-        """Store what is new (docs/lifecycle.md, item 13)."""
+        """Store new bytes (docs/lifecycle.md, item 13)."""
         acknowledged = {}
         for chunk in report.chunks:
             stored = self.files[chunk.file]
@@ -125,7 +125,7 @@ class FakeAttempt:
 
 @dataclass
 class FakeOperation:
-    """What the server knows of one operation."""
+    """The server's state of one operation."""
 
     claim: OperationClaimReply
     claimed: bool = False
@@ -134,7 +134,7 @@ class FakeOperation:
 
     @property
     def outcome(self) -> OperationOutcome | None:
-        """How it ended."""
+        """The outcome."""
         return self.reports[-1].outcome if self.reports else None
 
 
@@ -157,21 +157,21 @@ class FakeServer:
         """Reports of checks that are refused because the engine has not named the pilot."""
         self.polls: list[MessagesRequest] = []
         self.insisted: set[str] = set()
-        """Attempts that the answers to polls name also after their claim."""
+        """Attempts that answers to polls still name after their claim."""
         self.another_worker = False
         """Whether another worker serves the node: 409 to registrations and heartbeats."""
         self.lose_grants = 0
-        """Replies to claims that are lost after the claim was granted."""
+        """Number of replies to claims that are lost after the claim was granted."""
         self.lose_replies = 0
-        """Replies to reports that are lost after the content was stored."""
+        """Number of replies to reports that are lost after the content was stored."""
         self.refuse_content = False
         """Answer 422 to every report with chunks."""
         self.refuse_provenance = False
         """Answer 422 to every report with provenance."""
         self.refuse_facts = False
-        """Answer 422 to every report with facts, as a server that does not know them."""
+        """Answer 422 to every report with facts, like a server without support for them."""
         self.unreadable: bytes | None = None
-        """A line that is skipped when it comes alone; among others it refuses the report (422)."""
+        """A line that is skipped if it comes alone; with others the report is refused (422)."""
         self.lock = threading.Lock()
         self._http: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
@@ -183,7 +183,7 @@ class FakeServer:
         return f"http://127.0.0.1:{self._port}"
 
     def open(self) -> None:
-        """Answer again, on the port of before."""
+        """Answer again, on the same port."""
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -216,7 +216,7 @@ class FakeServer:
         self._port = 0
 
     def close(self) -> None:
-        """Answer no more; open connections are cut at their next call."""
+        """Stop answering; open connections are closed at their next call."""
         if self._http is None:
             return
         assert self._thread is not None
@@ -394,6 +394,6 @@ class FakeServer:
         handler.send_response(status)
         handler.send_header("Content-Type", "application/json")
         handler.send_header("Content-Length", str(len(body)))
-        with suppress(BrokenPipeError):  # whoever polled has ended
+        with suppress(BrokenPipeError):  # the poller has ended
             handler.end_headers()
             handler.wfile.write(body)

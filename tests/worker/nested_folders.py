@@ -1,4 +1,4 @@
-"""Folders that are nested deeper than Python calls itself, as any program can make them."""
+"""Folders nested deeper than Python's recursion limit, which any program can make."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ open("file", "w").close()
 
 
 def nest(top: Path, *, length: int = 1) -> None:
-    """Make folders below one, each in the one before it, with names of this length."""
+    """Make nested folders with names of a given length."""
     subprocess.run([sys.executable, "-c", NEST, str(top), str(length)], check=True)

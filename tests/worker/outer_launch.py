@@ -1,4 +1,4 @@
-"""Variables of a launch around a worker: what torchrun and others set for a rank."""
+"""Variables of a launch around a worker, as torchrun and others set them for a rank."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ OMPI_COMM_WORLD_RANK=7 PMI_RANK=7 PMIX_RANK=7 MV2_COMM_WORLD_RANK=7 MPI_LOCALRAN
 ACCELERATE_USE_FSDP=true FSDP_VERSION=9 HOROVOD_RANK=7 TF_CONFIG={} NCCL_COMM_ID=outer.invalid:9
 """
 OUTER = dict(word.split("=", 1) for word in _SET.split())
-"""Each with a value that no launch of ours gives it in tests."""
+"""Each with a value that no launch of these tests sets."""

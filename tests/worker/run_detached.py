@@ -22,9 +22,9 @@ from worker.supervisor.supervise import run_detached
 
 
 class ForkedSupervisor(ForkServerProcess):
-    """A supervisor that the forkserver of the tests forks: a new interpreter imports for 0.5 s.
+    """A supervisor forked by the tests' forkserver: a new interpreter would import for 0.5 s.
 
-    It has a session, variables and outputs of its own, and runs until a test kills it.
+    It has its own session, variables and outputs, and runs until a test kills it.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class ForkedSupervisor(ForkServerProcess):
         environment: Mapping[str, str],
         log: IO[bytes],
     ) -> None:
-        """Describe it; `start` needs the lock and the log, which may be closed then.
+        """Describe it; lock and log must stay open until `start`, and may then be closed.
 
         Args:
             folder: the run directory.
             lock_fd: the lock of the attempt, already taken.
             words: the launcher and its trainer.
-            environment: its variables. What a process reads of them only when an interpreter
-                starts, such as `LD_LIBRARY_PATH`, has no effect.
+            environment: its variables. Those that are read only at the start of a process, such as
+                `LD_LIBRARY_PATH`, have no effect.
             log: file of both its outputs.
         """
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Stands in for `python -m trainer` where a real one cannot be made to do something.
+"""Stands in for `python -m trainer` with behaviour that a real trainer cannot be forced to.
 
 `stand_in.py BEHAVIOUR [check] RUN`; it imports no torch.
 """
@@ -20,7 +20,7 @@ from trainyard.run.directory import RunDirectory
 
 DAEMON = "left a daemon"
 BEHIND_A_CHECK = {"check_fails": "sleep", "check_lasts": "sleep", "check_outlasts": "chatter"}
-"""What ranks do whose check is the behaviour."""
+"""The behaviour of ranks if the check has the tested behaviour."""
 
 
 def main() -> None:
@@ -35,11 +35,11 @@ def main() -> None:
 
 
 def preload() -> None:
-    """As the trainer's, for the forkserver, which calls `enter` in each process that it forks."""
+    """Like the trainer's, for the forkserver, which calls `enter` in each forked process."""
 
 
 def enter() -> NoReturn:
-    """Run what `sys.argv` names, as the last act of this process."""
+    """Run the behaviour in `sys.argv`, as the last act of this process."""
     try:
         main()
     except SystemExit as end:
@@ -56,7 +56,7 @@ def check(behaviour: str) -> None:
 
 
 def loop(run: Path, rank: int) -> None:
-    """Never look up from an endless loop of Python."""
+    """Run an endless Python loop."""
     beat(run, rank)
     while True:
         pass
@@ -69,7 +69,7 @@ def sleep(run: Path, rank: int) -> None:
 
 
 def stuck(run: Path, rank: int) -> None:
-    """Heartbeat once, then nothing; say where when asked, as the trainer does."""
+    """Heartbeat once, then nothing; report the position on request, like the trainer."""
     show_stacks_when_asked()
     never_answer(run, rank)
 
@@ -81,7 +81,7 @@ def never_answer(run: Path, rank: int) -> None:
 
 
 def read_for_ever(run: Path, rank: int) -> None:
-    """Be the real trainer, whose rank 1 reads its third batch for ever."""
+    """Be the real trainer; rank 1 reads its third batch forever."""
     from trainer import __main__ as trainer
     from trainer.data import batches
 
@@ -111,7 +111,7 @@ def time_out(run: Path, rank: int) -> None:
 
 
 def brood(run: Path, rank: int) -> None:
-    """Leave an orphaned process behind that has a session of its own."""
+    """Leave an orphaned process with its own session."""
     beat(run, rank)
     script = "import os,time\nif os.fork(): os._exit(0)\nos.setsid()\ntime.sleep(600)"
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -120,7 +120,7 @@ def brood(run: Path, rank: int) -> None:
 
 
 def chatter(run: Path, rank: int) -> None:
-    """Print numbered lines and write metrics until asked to stop, then say that it stopped."""
+    """Print numbered lines and write metrics until the order to stop, then report the stop."""
     beat(run, rank)
     number = 0
     while not (run / "stop").exists():
@@ -146,7 +146,7 @@ def answer_requests(run: Path, step: int) -> None:
 
 
 def succeed(run: Path, rank: int) -> None:
-    """Say where and in which environment it ran, and end well."""
+    """Print folder and environment, and succeed."""
     say(f"rank {rank} in {Path.cwd()}")
     say(json.dumps(dict(os.environ)))
     if os.environ["LOCAL_RANK"] == "0":
@@ -154,13 +154,13 @@ def succeed(run: Path, rank: int) -> None:
 
 
 def abort_afterwards(run: Path, rank: int) -> None:
-    """Succeed, then die while the process is torn down."""
+    """Succeed, then die during the exit of the process."""
     succeed(run, rank)
     os.abort()
 
 
 def pry(run: Path, rank: int) -> None:
-    """Say who this is and what of the node it can reach; leave a daemon, and links for files."""
+    """Print its user and the accessible files of the node; leave a daemon, and links for files."""
     beat(run, rank)
     node = run.parents[2]
     for path in (node / "node.token", run / "supervisor.secret", run / "spec.json"):
@@ -187,7 +187,7 @@ def pry(run: Path, rank: int) -> None:
 
 
 def pry_into_processes() -> None:
-    """Say what this process has kept of those before it, and what it can read of them."""
+    """Print inherited state of earlier processes, and readable parts of them."""
     fields = Path("/proc/self/status").read_text().splitlines()
     rights = [line.split()[1] for line in fields if line.startswith(("CapPrm", "CapEff", "CapInh"))]
     say(f"rights {sum(int(right, 16) for right in rights)}")
@@ -209,7 +209,7 @@ def pry_into_processes() -> None:
 
 
 def fail_silently(run: Path, rank: int) -> None:
-    """End with an exit code and no word."""
+    """End with an exit code and without a message."""
     beat(run, rank)
     if rank == 1:
         raise SystemExit(7)
@@ -217,7 +217,7 @@ def fail_silently(run: Path, rank: int) -> None:
 
 
 def write_late(run: Path, rank: int) -> None:
-    """Rank 1 fails; rank 0 needs a second to say what it saw."""
+    """Rank 1 fails; rank 0 needs a second to report its error."""
     meet(run, rank)
     if rank == 1:
         raise SystemExit(7)
@@ -227,7 +227,7 @@ def write_late(run: Path, rank: int) -> None:
 
 
 def meet(run: Path, rank: int) -> None:
-    """Wait until every rank has come here: a busy machine starts one seconds after the other."""
+    """Wait for every rank: a busy machine starts one seconds after the other."""
     (run / f"here-{rank}").touch()
     here = [run / f"here-{each}" for each in range(int(os.environ["WORLD_SIZE"]))]
     while not all(path.exists() for path in here):

@@ -1,4 +1,4 @@
-"""What follows when a supervisor, a launch or the whole machine ends before its time."""
+"""Recovery after an unexpected end of a supervisor, a launch or the whole machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_ranks_end_with_their_supervisor(place: Place) -> None:
     attempt = place.start(stand_in="sleep")
     attempt.phase(Phase.TRAINING)
     kill_supervisor(attempt)
-    # The kernel alone ends them: no process has checked yet.
+    # Only the kernel ends them: no process has checked yet.
     wait_for(lambda: not attempt.processes, "end of the ranks")
 
 
@@ -155,7 +155,7 @@ def test_a_damaged_launch_record_does_not_hold_the_attempt(place: Place) -> None
     wait_for(lambda: all(DAEMON in attempt.log(rank) for rank in (0, 1)), "a daemon each")
     kill_supervisor(attempt)
     attempt.run.launch.write_bytes(b"{")
-    assert adopt(place.node) == (attempt.id,)  # the process that is to report cannot
+    assert adopt(place.node) == (attempt.id,)  # the process that should report cannot
     wait_for(lambda: not place.node.live(), "release of the lock")
     assert adopt(place.node) == ()
     assert prove_gone(place.node, [attempt.id], name=NODE) == (attempt.id,)
@@ -198,7 +198,7 @@ def test_a_claim_whose_launch_died_is_gone(place: Place) -> None:
     claimed = place.grant()
     lock = place.node.lock(claimed, create=True)
     assert lock is not None
-    assert prove_gone(place.node, [claimed], name=NODE) == ()  # a launch is under way
+    assert prove_gone(place.node, [claimed], name=NODE) == ()  # a launch is in progress
     os.close(lock.fd)
     assert prove_gone(place.node, [claimed], name=NODE) == (claimed,)
     assert place.node.live() == []

@@ -1,4 +1,4 @@
-"""The data folder of a node: locked by one worker, and known again, but not its copies."""
+"""The data folder of a node: locked by one worker, and recognised, unlike its copies."""
 
 from __future__ import annotations
 
@@ -136,6 +136,6 @@ def test_a_heartbeat_carries_the_clock_by_the_answer_before(
         heart.beat()
     clock = server.heartbeats[-1].clock
     assert clock is not None
-    # The answer came within the round trip, so the difference is known to half of that.
+    # The answer came within the round trip, so the difference is known to half its length.
     assert 0 < clock.error_seconds < 10
     assert clock.skew_seconds - clock.error_seconds == pytest.approx(60.0, abs=1e-6)

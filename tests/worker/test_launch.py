@@ -1,4 +1,4 @@
-"""A launch on a node without room: put back with nothing written."""
+"""A launch on a node without free space: put back, and nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node reports: settings, hardware, roots; and the watches of a run."""
+"""Reports of a node: settings, hardware, roots; and the watches of a run."""
 
 from __future__ import annotations
 

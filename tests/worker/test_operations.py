@@ -74,7 +74,7 @@ def given(
     kind: OperationKind = OperationKind.DELETE,
     sample: SampleTask | None = None,
 ) -> str:
-    """Have the server give an operation to the node; return its id."""
+    """Make the server send an operation to the node; return its id."""
     operation_id = make_id(milliseconds=1, entropy=os.urandom(10))
     task = OperationTask(kind=kind, job_id="job1", root=root, paths=paths, sample=sample)
     claim = OperationClaimReply(task=task, storage=None, fence=fence, report_seconds=0.05)
@@ -83,7 +83,7 @@ def given(
 
 
 def supervise(folder: Path, *, script: str, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """Supervise an operation whose command is a script of the test."""
+    """Supervise an operation with a script of the test as its command."""
     path = tmp_path / f"{uuid.uuid4().hex}.py"
     path.write_text(script)
     code = (

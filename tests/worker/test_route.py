@@ -1,4 +1,4 @@
-"""The way to the server: certificates of an own authority, and a proxy."""
+"""The connection to the server: certificates of a private authority, and a proxy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from worker.api import ServerAway, WorkerApi
 from worker.node.node_store import NodeStore
 
 ELSEWHERE = "server.test"
-"""A host that the proxy alone reaches."""
+"""A host that only the proxy reaches."""
 POLL = MessagesRequest(protocol=PROTOCOL, node="node-1", wait_seconds=0)
 
 
@@ -71,7 +71,7 @@ def couple(one: socket.socket, other: socket.socket) -> None:
 
 @pytest.fixture
 def proxy() -> Iterator[Tunnel]:
-    """A proxy on a port of its own."""
+    """A proxy on its own port."""
     listener = listening()
     made = Tunnel(listener.getsockname()[1])
 
@@ -87,7 +87,7 @@ def proxy() -> Iterator[Tunnel]:
             method, target, _ = head.decode().split(" ", 2)
             assert method == "CONNECT"
             made.targets.append(target)
-            port = int(target.rpartition(":")[2])  # each host is this machine for it
+            port = int(target.rpartition(":")[2])  # it resolves each host to this machine
             server = socket.create_connection(("127.0.0.1", port))
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             couple(client, server)
@@ -100,7 +100,7 @@ def proxy() -> Iterator[Tunnel]:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of both hosts that signs itself; its key lies next to it."""
+    """A self-signed certificate of both hosts, next to its key."""
     folder = tmp_path_factory.mktemp("tls")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
@@ -132,7 +132,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def url(place: Place, certificate: Path) -> Iterator[str]:
-    """The `https` URL of the fake server, behind an end of TLS."""
+    """The `https` URL of the fake server, behind a TLS terminator."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     listener = listening()
@@ -180,7 +180,7 @@ def test_a_proxy_is_used_but_for_this_machine_and_the_hosts_that_it_is_not_for(
     assert poll(there, certificate) == MessagesReply()
     assert proxy.targets == [there.removeprefix("https://")]
     with pytest.raises(ServerAway, match="CERTIFICATE_VERIFY_FAILED"):
-        poll(there, None)  # the proxy is no end of the encryption
+        poll(there, None)  # the proxy does not terminate TLS
     monkeypatch.setenv("NO_PROXY", ELSEWHERE)
     with pytest.raises(ServerAway, match=ELSEWHERE):
         poll(there, certificate)  # no such host
@@ -197,7 +197,7 @@ def test_a_worker_names_a_proxy_that_it_cannot_use(monkeypatch: pytest.MonkeyPat
 def test_certificates_are_read_where_they_are_used(
     url: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes longer than a request. The address of a server may change to an encrypted one."""
+    """Reading them takes longer than a request. A server's address may change to `https`."""
     read: list[object] = []
     create = ssl.create_default_context
 
@@ -222,7 +222,7 @@ def test_certificates_are_read_where_they_are_used(
 def test_an_address_that_changes_within_a_call_is_not_trusted(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client without certificates would send the token to anyone who answers."""
+    """A client without certificates would send the token to any host that answers."""
     changing = iter(["http://127.0.0.1:1"])
     read = property(lambda _: next(changing, url), lambda *_: None)
     monkeypatch.setattr(WorkerApi, "url", read, raising=False)

@@ -33,7 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process = subprocess.Popen(
         [
             *(get_binary_path(), "--port", "0", "--unixsocket", str(path), "--dir", str(folder)),
-            *("--set-proc-title", "no"),  # a title overwrites the mark of the test run
+            *("--set-proc-title", "no"),  # a process title overwrites the mark of the test run
         ],
         stdout=subprocess.DEVNULL,
     )
@@ -45,7 +45,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @dataclass
 class Workers:
-    """Workers of the node of a test, started as an operator does."""
+    """Workers of the node of a test, started like by an operator."""
 
     place: Place
     broker: str
@@ -202,13 +202,13 @@ def test_a_message_without_a_claim_launches_nothing(workers: Workers) -> None:
     place = workers.place
     workers.start(join=True)
     known = place.attempt(place.grant())
-    known.seen.claimed = True  # by whoever: the server refuses
+    known.seen.claimed = True  # the server refuses any claim
     forged = place.grant()
     del place.server.attempts[forged]
     for attempt_id in (known.id, forged, "../../etc"):
         workers.send(attempt_id)
     wait_until_empty(workers.broker)
-    # The claim that led nowhere is proved gone; of the others the server knows nothing.
+    # The claim without a launch is proved gone; the server does not know the others.
     wait_for(lambda: place.server.heartbeats[-1].gone or not known.seen.current, "proof")
     assert not (place.node.data_dir / "runs").exists()
     assert place.node.live() == []
@@ -233,7 +233,7 @@ def test_a_worker_ends_when_another_one_serves_its_node(workers: Workers) -> Non
     worker = workers.start(join=True)
     wait_for(lambda: place.server.heartbeats, "heartbeat")
     place.server.another_worker = True
-    assert worker.wait(60) in {2, -signal.SIGTERM}  # the latter before Celery has begun
+    assert worker.wait(60) in {2, -signal.SIGTERM}  # the latter before Celery has started
 
 
 def test_a_worker_without_a_token_names_what_is_needed(place: Place) -> None:

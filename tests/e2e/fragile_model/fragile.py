@@ -1,4 +1,4 @@
-"""A model that some characters of its input break, as a model without a safe norm may be."""
+"""A model that some characters of its input break, like a model without a safe norm."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The whole product with settings or faults that one control plane for all tests cannot have."""
+"""The whole product with settings or faults that need a control plane of their own."""

@@ -26,13 +26,13 @@ from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SOON_SECONDS = 15.0
-"""Time after the silence in which the next attempt trains; its start-up is as long as that of the
-first one, whatever else this machine does."""
+"""Limit from the end of the silence to the next attempt's training; its start-up takes as long as
+that of the first one, whatever else this machine does."""
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, with two slots, on which jobs grow soon."""
+    """A separate control plane with two slots, on which jobs grow soon."""
     folder = tmp_path_factory.mktemp("elastic")
     made = ControlPlane(folder, slots=2, TRAINYARD_GROW_AFTER_SECONDS="5")
     try:
@@ -45,7 +45,7 @@ ELASTIC = {"world_size": 6, "min_world_size": 4}
 
 
 def submit(yard: Client, name: str, **resources: int) -> str:
-    """Submit a job that lasts longer than a change of its size is worth."""
+    """Submit a job that lasts long enough for a change of its size to pay."""
     wanted = spec(
         name,
         training={"steps": 100_000, "global_batch_size": 24},
@@ -91,7 +91,7 @@ def reaches(yard: Client, job_id: str, step: int) -> None:
 
 
 def assert_sample_exact(yard: Client, job_id: str) -> None:
-    """Stop the job, and compare its data with those of a job that nothing interrupted."""
+    """Stop the job, and compare its data with those of an uninterrupted job."""
     yard.stop(job_id)
     in_state(yard, job_id, JobState.STOPPED)
     steps = step_of(yard, job_id)

@@ -1,4 +1,4 @@
-"""Programs with the packages of a lock, by the whole control plane: built once, used offline."""
+"""Programs with the packages of a lock on a whole control plane: built once, used offline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def links(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of wheels in place of a network."""
+    """A folder of wheels instead of a network."""
     return tmp_path_factory.mktemp("links")
 
 
@@ -36,7 +36,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory, links: Path) -> Iterator[Con
 
 
 def job(plane: ControlPlane, yard: Client, lock: str) -> JobView:
-    """Submit a program of one slot whose lock has this text."""
+    """Submit a program of one slot with this lock."""
     code = plane.folders.data / f"code-{abs(hash(lock))}"
     code.mkdir(exist_ok=True)
     (code / "requirements.txt").write_text(lock)

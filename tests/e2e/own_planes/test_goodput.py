@@ -1,8 +1,8 @@
 """The goodput of a job with injected faults: its ledger, and a what-if that is then followed.
 
-Two jobs train the same steps at the same time, so that whatever else this machine does delays the
-start-ups of both. In both a rank and later the supervisor are killed after the same steps; only the
-save interval differs. The records of each forecast the goodput of the other.
+Two jobs train the same steps at the same time, so that other load of this machine delays the
+start-ups of both. In both, a rank and later the supervisor are killed after the same steps; only
+the save interval differs. The records of each forecast the goodput of the other.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ RANK_DIES_AFTER, SUPERVISOR_DIES_AFTER = 90, 140
 """Steps of the first and of the second attempt; with both intervals far from the next save."""
 LIMIT_SECONDS = 400.0
 POINTS = 0.02
-"""Part of the wall time by which a forecast may err."""
+"""Tolerated error of a forecast, as a part of the wall time."""
 LOST_STEPS = 8
-"""Steps by which it may: they are those that the stalls of the saves take the place of."""
+"""Tolerated error in steps: those that the stalls of the saves displace."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job that ended, and its forecast with the interval of the other one."""
+    """An ended job, and its forecast with the interval of the other one."""
 
     job_id: str
     goodput: GoodputView
@@ -55,7 +55,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, whose slots no other test uses."""
+    """A separate control plane, with slots that no other test uses."""
     made = ControlPlane(tmp_path_factory.mktemp("goodput"), slots=SLOTS)
     try:
         yield made
@@ -87,7 +87,7 @@ def outcomes(plane: ControlPlane, client: Client) -> dict[int, Outcome]:
 
 
 def paced(interval: int) -> dict[str, Any]:
-    """Return the spec of a job of two ranks, each step of which takes a known time."""
+    """Return the spec of a job of two ranks with steps of a known duration."""
     made = spec(
         f"paced-{interval}",
         training={"steps": STEPS, "seq_len": 16, "global_batch_size": 4, "micro_batch_size": 2},
@@ -104,7 +104,7 @@ def paced(interval: int) -> dict[str, Any]:
 
 
 def run_with_faults(plane: ControlPlane, interval: int) -> str:
-    """Run a job whose rank 1 and whose supervisor die, and return its id once it has succeeded."""
+    """Run a job, kill its rank 1 and its supervisor, and return its id once it has succeeded."""
     victims: tuple[tuple[int, Callable[[Run], int]], ...] = (
         (RANK_DIES_AFTER, lambda run: run.rank_pid(1)),
         (SUPERVISOR_DIES_AFTER, Run.supervisor_pid),
@@ -126,7 +126,7 @@ def run_with_faults(plane: ControlPlane, interval: int) -> str:
 
 
 def has_trained(run: Run, steps: int) -> bool:
-    """Return whether an attempt has taken so many steps."""
+    """Return whether an attempt has trained a number of steps."""
     taken = run.steps()
     return bool(taken) and taken[-1] - taken[0] + 1 >= steps
 
@@ -180,7 +180,7 @@ def test_a_forecast_that_is_followed_is_right(
     lost = outcomes[followed].forecast.recorded.lost_steps
     assert forecast.replayed.lost_steps == pytest.approx(lost, abs=LOST_STEPS)
     assert forecast.replayed.kept_steps == STEPS
-    # A forecast that changes nothing is wrong by far more.
+    # A forecast without a change has a far larger error.
     assert abs(forecast.recorded.lost_steps - lost) > 100
     assert abs(forecast.recorded.goodput - measured.goodput) > POINTS
 

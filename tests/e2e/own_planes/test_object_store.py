@@ -1,4 +1,4 @@
-"""A job whose checkpoints lie in a bucket, through the real parts: from first save to fork."""
+"""A job with checkpoints in a bucket, through the real parts: from first save to fork."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = "shown-nowhere"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """An S3 server, which this process may ask too."""
+    """An S3 server, which this process may access too."""
     with serving() as made, pytest.MonkeyPatch.context() as patch:
         for name, value in made.environment.items():
             patch.setenv(name, value)
@@ -41,7 +41,7 @@ def root(server: Server) -> ObjectPath:
 def plane(
     server: Server, root: ObjectPath, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
-    """A control plane of its own, whose node has the bucket as its root of checkpoints."""
+    """A separate control plane; the bucket is its node's root of checkpoints."""
     folder = tmp_path_factory.mktemp("bucket")
     made = ControlPlane(
         folder,
@@ -55,7 +55,7 @@ def plane(
 
 
 def ended(yard: Client, operation: OperationView) -> OperationView:
-    """Return an operation that has ended well."""
+    """Return an operation that has succeeded."""
     done = yard.wait_for_operation(operation.id, timeout=200)
     assert done.state == OperationState.SUCCEEDED, done
     return done
@@ -88,7 +88,7 @@ def test_checkpoints_in_a_bucket_do_all_that_those_in_a_folder_do(
     verified = yard.checkpoint(last.id).verification
     assert verified is not None
     assert (verified.ok, verified.loaded_at is not None) == (True, True)
-    # One of a checkpoint that goes meanwhile is cancelled.
+    # A scrub of a checkpoint that is deleted meanwhile is cancelled.
     wait_for(lambda: OperationState.SUCCEEDED in scrubs(yard), "a scrub")
     assert OperationState.FAILED not in scrubs(yard)
 
@@ -106,14 +106,14 @@ def test_checkpoints_in_a_bucket_do_all_that_those_in_a_folder_do(
 
 
 def scrubs(yard: Client) -> set[OperationState]:
-    """Return what became of the scrubs."""
+    """Return the outcomes of the scrubs."""
     return {
         operation.state for operation in yard.operations() if operation.kind == OperationKind.SCRUB
     }
 
 
 def assert_no_secret(plane: ControlPlane) -> None:
-    """The credentials stand in no file that the parts have written."""
+    """Check that no file of the parts contains the credentials."""
     for path in plane.folders.root.rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in Path(path).read_bytes(), path

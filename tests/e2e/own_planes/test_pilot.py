@@ -1,4 +1,4 @@
-"""A pilot and the real server, which have nothing in common but HTTP: there is no broker."""
+"""A pilot and the real server, connected only by HTTP, without a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(200)
 
 
 def test_a_pilot_trains_a_job_to_its_end_by_long_polls_alone(tmp_path: Path) -> None:
-    """Scheduler rounds run in this process, and their messages go nowhere: polls find the work."""
+    """Scheduler rounds run in this process, without a dispatcher: polls find the work."""
     settings = Settings(
         database_url=f"sqlite:///{tmp_path / 'trainyard.db'}",
         state_dir=tmp_path,
@@ -103,7 +103,7 @@ def _start_pilot(folder: Path, url: str, request_id: str) -> subprocess.Popen[by
 
 
 def _shown(pid: int) -> bytes:
-    """Return environment and arguments of a process; nothing of one that has ended."""
+    """Return environment and arguments of a process; empty after its end."""
     try:
         return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline"))
     except OSError:

@@ -1,4 +1,4 @@
-"""`up` and `down` while a job trains: Ctrl-C leaves it, `up` takes it back, `down` saves it."""
+"""`up` and `down` during training: Ctrl-C leaves the job, `up` adopts it, `down` saves it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Callable[[], ControlPlane]]:
-    """Start `up`, each time on the same folder and another port; in the end nothing is left."""
+    """Start `up`, each time on the same folder and another port; at the end nothing remains."""
     with ExitStack() as started:
 
         def start() -> ControlPlane:
@@ -31,7 +31,7 @@ def up(tmp_path: Path) -> Iterator[Callable[[], ControlPlane]]:
 
 
 def embedded(plane: ControlPlane, verb: str) -> str:
-    """Run `up` or `down` to its end and return what it said."""
+    """Run `up` or `down` to its end and return its output."""
     done = subprocess.run(
         plane.command(verb),
         env=plane.environment,
@@ -88,6 +88,6 @@ def test_training_outlives_up_and_down_saves_it(up: Callable[[], ControlPlane]) 
     third.up.send_signal(signal.SIGINT)
     assert third.up.wait(120) == 0
     run.go_on()
-    said = embedded(third, "down")  # there is no `up` any more that it could tell
+    said = embedded(third, "down")  # no `up` runs that it could inform
     assert "waiting: stopped at step" in said
     assert embedded(third, "down").startswith("Nothing runs")

@@ -1,4 +1,4 @@
-"""Ranks as Unix users of their own, with the real torchrun and trainer, on a node of their own."""
+"""Ranks as their own Unix users, with the real torchrun and trainer, on a separate node."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ MODEL = Path(__file__).with_name("prying_model")
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane whose own node is drained: jobs go to the one of the test."""
+    """A control plane with its own node drained: jobs run on the test's node."""
     with drained_plane(tmp_path_factory.mktemp("users")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def strict(plane: ControlPlane) -> Iterator[Worker]:
-    """A node that runs each attempt as a user of its own."""
+    """A node that runs each attempt as its own user."""
     if os.geteuid() != 0:
         pytest.skip("only root can change to other users")
     with open_folder() as folder, plane.connect() as yard:
@@ -59,7 +59,7 @@ def strict(plane: ControlPlane) -> Iterator[Worker]:
 
 
 def prying(name: str, token: Path) -> dict[str, Any]:
-    """Return the spec of a job whose model pries."""
+    """Return the spec of a job with the prying model."""
     made = spec(name, training={"steps": 4, "seq_len": 64})
     made["model"] = {
         "factory": "prying:build",
@@ -71,7 +71,7 @@ def prying(name: str, token: Path) -> dict[str, Any]:
 
 
 def said(yard: Client, job_id: str, rank: int) -> set[str]:
-    """Return the lines that a rank has printed, as the server has them."""
+    """Return the lines of a rank's output, from the server."""
     return {line.text for line in yard.logs(job_id, rank=rank).lines}
 
 

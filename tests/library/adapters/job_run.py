@@ -11,7 +11,7 @@ from trainyard.run.session.process_place import ProcessPlace
 
 
 def job_run(folder: Path, attempt: int = 1, resume_step: int | None = None) -> Run:
-    """Return the run of an attempt whose checkpoints lie in `<folder>/checkpoints`."""
+    """Return the run of an attempt with its checkpoints in `<folder>/checkpoints`."""
     run, root = folder / f"run-{attempt}", folder / "checkpoints"
     run.mkdir(parents=True)
     root.mkdir(exist_ok=True)
@@ -30,7 +30,7 @@ def job_run(folder: Path, attempt: int = 1, resume_step: int | None = None) -> R
 
 
 def stop(run: Run) -> None:
-    """Order the attempt to stop, as its supervisor does."""
+    """Order the attempt to stop, like its supervisor."""
     assert run.directory is not None
     (run.directory / "stop").touch()
 

@@ -1,4 +1,4 @@
-"""`ExactLoader` against the real library: what `prepare` does, and the steps at several sizes."""
+"""`ExactLoader` against the real library: the effect of `prepare`, and steps at several sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def points() -> TensorDataset:
 
 
 def trained(steps: int, saved: Saved | None, workers: int) -> tuple[list[str], Saved]:
-    """Train on this rank up to `steps`; return the digests of its samples, and what to save."""
+    """Train on this rank up to `steps`; return the digests of its samples and the state."""
     torch.set_num_threads(1)
     accelerator = Accelerator(cpu=True)
     torch.manual_seed(3)
@@ -101,7 +101,7 @@ def test_the_first_step_is_that_of_one_large_batch() -> None:
 
 
 def what_prepare_deals() -> list[list[int]]:
-    """Return the micro-batches that `prepare` makes of an exact loader which it is given bare."""
+    """Return the micro-batches of a bare exact loader after `prepare`."""
     accelerator = Accelerator(cpu=True)
     sampler = ExactSampler(LENGTH, GLOBAL_BATCH, SEED, steps=2)
     loader = accelerator.prepare(DataLoader(points(), batch_sampler=sampler))

@@ -23,7 +23,7 @@ LENGTH, GLOBAL_BATCH, SEED = 25, 14, 5
 
 
 class Texts(Dataset[dict[str, Any]]):
-    """Sequences whose counts of labels differ, and a list of what was read."""
+    """Sequences with different counts of labels, and a list of read indices."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(1)
@@ -41,7 +41,7 @@ class Texts(Dataset[dict[str, Any]]):
 
 
 class Points(Dataset[dict[str, Any]]):
-    """Samples of a regression: their labels are no whole numbers."""
+    """Samples of a regression: their labels are not whole numbers."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(2)
@@ -55,7 +55,7 @@ class Points(Dataset[dict[str, Any]]):
 
 
 class Regression(nn.Module):
-    """A model whose loss is a mean over samples, although its `forward` takes any keyword."""
+    """A model with a mean loss over samples, although its `forward` accepts any keyword."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def model_of(name: str) -> nn.Module:
 def trained(
     name: str, folder: Path, resume: Path | None = None, **changed: Any
 ) -> tuple[dict[int, float], list[str], list[float], list[int]]:
-    """Train on this rank; return losses by step, digests, weights, and what was read."""
+    """Train on this rank; return losses by step, digests, weights, and read indices."""
     dataset = Points() if name == "regression" else Texts()
     model = model_of(name)
     trainer = Recorded(
@@ -223,7 +223,7 @@ def test_the_newest_checkpoint_is_compared_too(tmp_path: Path) -> None:
 
 
 class Generating(ExactTrainer):
-    """A trainer that computes the loss of an evaluation by itself, as `Seq2SeqTrainer` may."""
+    """A trainer that computes the evaluation loss itself, like `Seq2SeqTrainer`."""
 
     def prediction_step(self, *_: Any, **__: Any) -> tuple[Any, Any, Any]:
         return torch.tensor(2.5), None, None
@@ -276,7 +276,7 @@ def loss_of_one_batch(name: str, folder: Path) -> float:
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", ["language", "regression"])
 def test_an_evaluation_does_not_depend_on_the_ranks(name: str, size: int, tmp_path: Path) -> None:
-    """Of 25 samples in batches of 4 the last ones are repeated: on 3 ranks a whole batch."""
+    """With 25 samples in batches of 4 the last ones are repeated: on 3 ranks a whole batch."""
     found = run_ranks(size, _evaluated_there, name, tmp_path)
     (loss,) = {loss for loss, _ in found}
     assert loss == pytest.approx(loss_of_one_batch(name, tmp_path), rel=1e-6)
@@ -284,7 +284,7 @@ def test_an_evaluation_does_not_depend_on_the_ranks(name: str, size: int, tmp_pa
 
 
 def _evaluated_there(name: str, folder: Path) -> tuple[float, int]:
-    """Evaluate on this rank; return the loss, and how many predictions all ranks have."""
+    """Evaluate on this rank; return the loss, and the number of predictions of all ranks."""
     dataset = Points() if name == "regression" else Texts()
     trainer = ExactTrainer(
         model_of(name),

@@ -33,7 +33,7 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Points(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
-    """Samples with their indices, and a list of what was read."""
+    """Samples with their indices, and a list of read indices."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(2)
@@ -81,7 +81,7 @@ class Recorded(ExactCallback):
 def trained(
     folder: Path, steps: int, resume: Path | None = None, workers: int = 0, **changed: Any
 ) -> tuple[dict[int, float], list[str], list[float], list[int]]:
-    """Train on this rank; return losses by step, digests, weights, and what was read."""
+    """Train on this rank; return losses by step, digests, weights, and read indices."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     sampler = ExactSampler(LENGTH, GLOBAL_BATCH, SEED, micro_batch_size=3)
     exact = Recorded(sampler, ids=lambda batch: batch[0].tolist())

@@ -1,4 +1,4 @@
-"""A sixth axis is added by one library module and one trainer module: two toy axes show it."""
+"""One library module and one trainer module add an axis: two toy axes show it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ print(json.dumps({"mesh": dict(zip(mesh.mesh_dim_names, mesh.shape)), "applied":
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of library and trainer with two files more in each."""
+    """A copy of library and trainer with two more files in each."""
     root = tmp_path_factory.mktemp("six-axes")
     shutil.copytree(ROOT / "library", root / "library", ignore=IGNORED)
     shutil.copytree(ROOT / "trainer", root / "trainer", ignore=IGNORED)

@@ -1,4 +1,4 @@
-"""Repeating what may succeed later: pauses, jitter and the deadline, by a clock of the test."""
+"""Retries: pauses, jitter and the deadline, on a clock of the test."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Base(RecordModel):
 
 
 class Derived(Base):
-    """A class that describes one field anew."""
+    """A class that describes one field again."""
 
     second: int = 3
     """Of the class,

@@ -1,4 +1,4 @@
-"""Which hosts are this machine itself, and which URLs need certificates."""
+"""Which hosts are this machine, and which URLs need certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `trainyard` command against the real API: what it writes, and its exit codes."""
+"""The `trainyard` command against the real API: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_watch_writes_events_as_json_lines(
     yard: Yard, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, [supervisor] = yard.harness.running(name="lines")
-    # The screen shows the job once its stream is open: whatever happens then is an event.
+    # The screen shows the job once its stream is open: later changes are events.
     monkeypatch.setattr(JsonPrinter, "show", lambda *_: supervisor.end("succeeded"))
     result = run("watch", job_id, "--json")
     assert result.exit_code == 0
@@ -341,7 +341,7 @@ def test_watch_writes_events_as_json_lines(
 
 
 def stop(yard: Yard, job_id: str, supervisors: list[Supervisor]) -> None:
-    """Stop a job, and play the nodes that do it."""
+    """Stop a job, and play its nodes."""
     with yard.connect() as sdk:
         sdk.stop(job_id)
     for supervisor in supervisors:
@@ -368,7 +368,7 @@ def test_logs_are_shown_searched_and_followed_over_attempts(
         return page
 
     def play() -> None:
-        assert is_read.wait(60)  # else the last line of the log would be another one
+        assert is_read.wait(60)  # otherwise the last line of the log would be another one
         write(yard, supervisor, "four\n", start=21)
         supervisor.end("failed", FailureReason.TRAINER_ERROR)
         yard.harness.place()
@@ -384,7 +384,7 @@ def test_logs_are_shown_searched_and_followed_over_attempts(
 
 
 def write(yard: Yard, supervisor: Supervisor, text: str, *, start: int = 0) -> None:
-    """Report what rank 0 wrote."""
+    """Report output of rank 0."""
     content = base64.b64encode(zlib.compress(text.encode())).decode()
     chunk = Chunk(file="log:0", start=start, end=start + len(text), content=content)
     report = Report(

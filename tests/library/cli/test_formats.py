@@ -1,4 +1,4 @@
-"""Numbers, sizes and times in words."""
+"""Numbers, sizes and times as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables fit their terminal: whole columns go before a cell is cut, and no row becomes two."""
+"""Tables fit the terminal: columns are dropped before a cell is cut, and no row wraps."""
 
 from __future__ import annotations
 

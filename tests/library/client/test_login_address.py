@@ -1,4 +1,4 @@
-"""An address without a scheme: https, but for a loopback address, which is served plainly."""
+"""An address without a scheme: https, except for a loopback address, which has no TLS."""
 
 from __future__ import annotations
 

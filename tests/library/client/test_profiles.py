@@ -1,4 +1,4 @@
-"""Named profiles on the command line, and a control plane that leaves all of them alone."""
+"""Named profiles on the command line, and a control plane that does not touch them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job or a checkpoint may be named, against the real API."""
+"""References to jobs and checkpoints, against the real API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK: what it sends, what it sends again, and what it raises."""
+"""The SDK: requests, retries, and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SESSION = {"name": "ada", "kind": "api", "expires_at": None, "invented_later": {
 
 
 class Network:
-    """Answers by a script, and remembers what was asked and how long it was waited."""
+    """Answers by a script, and records requests and waits."""
 
     def __init__(self, *answers: httpx.Response | type[httpx.TransportError]) -> None:
         self.answers = list(answers)

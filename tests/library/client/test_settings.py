@@ -1,4 +1,4 @@
-"""Where the server is and which token opens it."""
+"""The address of the server, and the token for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spec files, `--set` and where a field came from."""
+"""Spec files, `--set`, and the origin of each field."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         ("model.arguments.norm=rms", {"model": {"arguments": {"norm": "rms"}}}),
         ("data.path=data:a=b", {"data": {"path": "data:a=b"}}),
         ("training={steps = 3}", {"training": {"steps": 3}}),
-        # No type fits: the value stays as TOML reads it, and the server lists what is legal.
+        # No type fits: the value stays in TOML's type, and the server lists the legal values.
         ("training.steps=many", {"training": {"steps": "many"}}),
         ("nonsense.field=3", {"nonsense": {"field": 3}}),
     ],

@@ -1,4 +1,4 @@
-"""The stream: events in order and each once, over connections that break."""
+"""The stream: each event once and in order, over broken connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.protocol.rest.events import Event
 
 
 class Body(httpx.SyncByteStream):
-    """A response that comes in pieces and may break off."""
+    """A response in pieces that may break off."""
 
     def __init__(self, *pieces: str, breaks: bool = False) -> None:
         self.pieces = pieces
@@ -63,7 +63,7 @@ class Streams:
         return httpx.Response(200, stream=answer)
 
     def seen(self, *, give_up_seconds: float = 60.0) -> tuple[list[object], Exception]:
-        """Return what a client sees until it gives up, and what it raises then."""
+        """Return a client's items until it gives up, and its final error."""
         ticks = itertools.count()
         transport = Transport(
             Connection("http://yard", "t"),

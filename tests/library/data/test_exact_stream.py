@@ -27,7 +27,7 @@ def samplers(world_size: int, length: int, batch: int, *, size: int | None) -> l
 
 
 def global_batches(ranks: Sequence[ExactStream], steps: int) -> list[list[int]]:
-    """Return what all ranks together take in each step, in the order of the positions."""
+    """Return the indices of all ranks in each step, in the order of the positions."""
     found = []
     iterators = [iter(rank) for rank in ranks]
     for step in range(ranks[0].step, ranks[0].step + steps):

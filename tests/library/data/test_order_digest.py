@@ -17,7 +17,7 @@ IDS = st.lists(st.one_of(st.integers(), st.text(max_size=5), st.binary(max_size=
 
 def test_digests_never_change_between_versions() -> None:
     digest = order_digest([4, 5, 6, 2**62], [10, "name", b"\x00\xff", -3])
-    # The sum of what `b2sum -l 128` prints for 4:i10, 5:sname and the other two.
+    # The sum of the outputs of `b2sum -l 128` for 4:i10, 5:sname and the other two.
     assert digest == "c55dd98647a7311126e2d83cd229fbc0"
     assert order_digest([], []) == "0" * 32
 

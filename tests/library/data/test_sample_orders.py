@@ -1,4 +1,4 @@
-"""What lies at a position: fixed for ever, whole epochs, and mixtures that keep their weights."""
+"""The sample at a position: fixed forever, whole epochs, and mixtures with fixed weights."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Mixed(Dataset[tuple[int, int]]):
 
 
 class Lines(IterableDataset[list[int]]):
-    """Items that can only be read in order."""
+    """Items that can be read only in order."""
 
     def __init__(self, stream: ExactStream, count: int) -> None:
         self.stream, self.count = stream, count
@@ -70,7 +70,7 @@ def test_items_in_order_pass_a_loader_with_any_number_of_workers(rank: int, work
     loader = DataLoader(
         Lines(stream, 80), batch_size=None, num_workers=workers, collate_fn=default_collate
     )
-    # 80 - 24 items are four global batches, and a rest that is left out.
+    # 80 - 24 items are four global batches, and an omitted rest.
     expected = [batch for batch, _ in zip(stream, range(4 * len(stream.weights)), strict=False)]
     assert [batch.tolist() for batch in loader] == expected
 
@@ -99,7 +99,7 @@ def test_persistent_workers_fetch_ahead_and_a_resume_does_not_notice() -> None:
     resumed.load_state_dict(stopped.state_dict())
     ahead = loader(resumed)
     assert consumed + [batch.tolist() for batch in ahead] == uninterrupted
-    # A second pass through the same workers begins at the step of then.
+    # A second pass through the same workers starts at the present step.
     resumed.step = 7
     assert [batch.tolist() for batch in ahead] == uninterrupted[-2:]
 
@@ -179,9 +179,9 @@ def test_ranks_come_from_an_initialised_process_group(monkeypatch: pytest.Monkey
 
 
 def run_script(script: str, folder: str) -> dict[int, str]:
-    """Run a script in a folder; return what it printed for each step."""
+    """Run a script in a folder; return its output for each step."""
     os.chdir(folder)
-    # What a script gets by default; a rank of these tests would start a fork server for its loader.
+    # The default of a script; a rank of these tests would start a fork server for its loader.
     multiprocessing.set_start_method("fork", force=True)
     printed: dict[int, str] = {}
     names = {"__name__": "__main__", "print": printed.__setitem__}

@@ -1,4 +1,4 @@
-"""Which proxy a URL takes: none to this machine, and none that a variable misspells."""
+"""The proxy of a URL: none for this machine, and none from a misspelled variable."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_proxy_that_cannot_be_used_is_one_line_without_its_login(value: str, w
 def test_an_exception_that_is_no_host_matches_none_and_is_named_once(
     word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As for curl, requests and Go: what is right of the variable counts."""
+    """Like in curl, requests and Go: the valid parts of the variable count."""
     _warn_of.cache_clear()
     set_to = {**ALL, "NO_PROXY": f"{word},b.test"}
     for host in ("a.test", "10.1.2.3", "1.2.3.4", "c"):
@@ -196,6 +196,6 @@ def test_a_library_that_reads_the_variables_itself_leaves_this_machine_out(
         monkeypatch.setenv(name, value)
     assert all(urllib.request.proxy_bypass(f"{h}:1") for h in ("127.0.0.1", "localhost", "a.test"))
     assert not urllib.request.proxy_bypass("b.test:1")
-    httpx.Client().close()  # it reads them here, and refuses what it cannot read
+    httpx.Client().close()  # it reads them here, and refuses unreadable ones
     with pytest.raises(ProxyError, match="ALL_PROXY='socks5://a:1'"):
         for_other_readers({"ALL_PROXY": "socks5://a:1"}, socks=False)

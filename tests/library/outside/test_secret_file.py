@@ -1,4 +1,4 @@
-"""Files of secrets: who may read them, which line counts, and passwords of URLs."""
+"""Files of secrets: permissions, the line that counts, and passwords of URLs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def secrets(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def password(tmp_path: Path) -> Path:
-    """A file with a password whose characters mean something in a URL."""
+    """A file with a password of characters that are special in a URL."""
     path = tmp_path / "password"
     path.touch(0o600)
     path.write_text("p@ss/w:rd%#?\n")
@@ -57,7 +57,7 @@ def test_a_file_that_others_may_read_is_refused(secrets: Path, mode: int) -> Non
 def test_a_file_of_another_user_is_refused(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = secrets.stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
-    if owner == 0:  # as of a mounted secret, which only the container sees
+    if owner == 0:  # like a mounted secret, which only the container sees
         assert read_secret(secrets, VARIABLE) == "one"
         secrets.chmod(0o440)
         assert read_secret(secrets, VARIABLE) == "one"

@@ -1,4 +1,4 @@
-"""Rows of output as a terminal shows them: bars, backspaces, escape sequences, long rows."""
+"""Rows of output in a terminal's view: bars, backspaces, escape sequences, long rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.outside.terminal_rows import ROW_BYTES, last_rows, shown_text, sp
 
 
 def rows_of(*parts: bytes) -> tuple[list[str], list[str]]:
-    """The complete rows of output that comes in parts, and those at its end."""
+    """Return the complete rows of output that arrives in parts, and the rows at its end."""
     rows, former = [], b""
     for part in parts:
         found, former = split_rows(former, part)
@@ -26,7 +26,7 @@ def rows_of(*parts: bytes) -> tuple[list[str], list[str]]:
     [
         (b"one\ntwo\r\n", ["one", "two"], []),
         (b"one\n\ntwo", ["one", ""], ["two"]),
-        # Bars: the text after the last return, also where a return ends each of them.
+        # Bars: the text after the last return, also if a return ends each of them.
         (b"\r10%\r20%", [], ["20%"]),
         (b"\r10%\r20%\nafter\n", ["20%", "after"], []),
         (b"10%\r20%\r", [], ["20%"]),
@@ -36,11 +36,11 @@ def rows_of(*parts: bytes) -> tuple[list[str], list[str]]:
         (b"\r10%\r20% Traceback (most recent call last):\n  x\n", None, []),
         (b"10%\rValueError: no\n", ["ValueError: no"], []),
         (b"\r50%\r     \rdone\n", ["done"], []),
-        # Characters that are taken back.
+        # Characters erased by backspaces.
         (b"10%\b\b\b20%\b\b\b", [], ["20%"]),
         (b"|\b/\b-\b\\\bdone\n", ["done"], []),
         ("ö\bx\b\b\b\by\n".encode(), ["y"], []),
-        # Rows that are cleared, and what leaves no text.
+        # Cleared rows, and sequences without text.
         (b"old\x1b[2K\rnew\n", ["new"], []),
         (b"old\r\x1b[Knew", [], ["new"]),
         (b"old\x1b[1Gnew\x1b[K\n", ["new"], []),
@@ -48,7 +48,7 @@ def rows_of(*parts: bytes) -> tuple[list[str], list[str]]:
         (b"bar\r\x1b[0m\n", ["bar"], []),
         (b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b[?25lend\n", ["red end"], []),
         (b"text\x1b[3", [], ["text"]),
-        # Bars below each other: that at the bottom changes; the others have a row at each end.
+        # Bars below each other: the bottom one changes; each of the others has a row at its end.
         (b"\rA 1\n\rB 1\x1b[A\n\rB 2\x1b[A\n\rB 3\x1b[A", ["A 1"], ["B 3"]),
         (
             b"\rA 1\n\rB 1\x1b[A\n\rB 2\x1b[A\rA 2\n\nError: no\n",
@@ -71,7 +71,7 @@ def rows_of(*parts: bytes) -> tuple[list[str], list[str]]:
         ("损失\x1b[Dx\n".encode(), ["损 x"], []),
         ("损失\x1b[2Gx\n".encode(), [" x失"], []),
         ("e\u0301\bx\n".encode(), ["x"], []),
-        # Bars at a place of the screen, where the row at the bottom is kept.
+        # Bars at a position of the screen: the bottom row is kept.
         (b"\x1b[H10%\x1b[H20%\x1b[1;1H30%\nError: no\n", ["30%", "Error: no"], []),
         (b"\x1b[H\x1b[2J\x1b[3Jone\ntwo\nthree\n", ["one", "two", "three"], []),
         (
@@ -82,7 +82,7 @@ def rows_of(*parts: bytes) -> tuple[list[str], list[str]]:
         (b"\x1b[1;1HA 1\x1b[2;1HB 1\x1b[1;1HA 2\x1b[2;1HB 2\n", ["A 2", "B 2"], []),
         (b"\x1b[2;5HB 1\x1b[1;1HA 1\x1b[2;5HB 2\n\n", ["A 1", "    B 2"], []),
         (b"\x1b7A 1\nB 1\x1b8A 2\nB 2\n", ["A 1", "A 2", "B 2"], []),
-        # A frame of rows that is drawn again: its first and its last state.
+        # A redrawn frame of rows: its first and its last state.
         (
             b"A 1\nB 1\nC 1" + b"\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2KA 2\nB 2\nC 2" * 9 + b"\n",
             ["A 1", "B 1", "A 2", "B 2", "C 2"],

@@ -76,7 +76,7 @@ def test_what_is_refused_is_named(text: str, why: str) -> None:
 
 
 def bomb(entry: str) -> str:
-    """Twelve levels, each of which has the one before it nine times."""
+    """Twelve levels; each repeats the one before nine times."""
     names = [f"level_{i}" for i in range(12)]
     lines = [f"{names[0]}: &{names[0]} {{x: 1}}"]
     for before, name in pairwise(names):

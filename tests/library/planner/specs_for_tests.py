@@ -13,5 +13,5 @@ def job(world_size: int = 1, **sections: dict[str, Any]) -> JobSpec:
 
 
 def slots_of(memory_bytes: int | None) -> tuple[Slot, ...]:
-    """Return one slot of `memory_bytes` on a GPU of no known model; none when it is None."""
+    """Return one slot of `memory_bytes` on a GPU of unknown model; none if it is None."""
     return () if memory_bytes is None else (Slot("cuda", "a GPU", memory_bytes),)

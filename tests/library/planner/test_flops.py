@@ -27,7 +27,7 @@ def test_a_tiny_shape_equals_a_count_of_every_product(head_dim: int) -> None:
 
 
 def test_the_products_of_8b_equal_a_measured_count() -> None:
-    """PyTorch's FlopCounterMode counted 3.689e14 for 8192 tokens, attention left out."""
+    """PyTorch's FlopCounterMode counted 3.689e14 for 8192 tokens, without attention."""
     shape, tokens = ARCHITECTURES["llama3"]["8B"], 8192
     attention = 6 * shape.n_layers * shape.dim * tokens
     flops = (training_flops_per_token(shape, tokens) - attention) * tokens

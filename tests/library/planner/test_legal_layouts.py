@@ -1,4 +1,4 @@
-"""Legal layouts: properties of all of them, and the reasons where there is none."""
+"""Legal layouts: properties of all of them, and the reasons if none is legal."""
 
 import contextlib
 import itertools
@@ -95,7 +95,7 @@ def test_the_list_is_that_of_asking_the_rules_about_every_layout() -> None:
 
 
 def test_layouts_that_need_and_refuse_the_compiler_at_once_are_not_listed() -> None:
-    """`compile.enabled` is `auto`: tp alone has it on, a zero-bubble pipeline alone off."""
+    """`compile.enabled` is `auto`: only tp turns it on, only a zero-bubble pipeline off."""
     axes = {"pp_schedule": "ZBVZeroBubble", "tp": 2, "async_tp": True}
     spec = job(4, parallelism=axes, model={"n_layers": 8}, resources={"device": "cuda"})
     names = {option.name for option in layouts_of(spec, 4).layouts}
@@ -153,7 +153,7 @@ def test_pipelines_get_a_micro_batch_size_that_fills_their_stages() -> None:
 def test_the_layout_of_the_jobs_own_axes_comes_first() -> None:
     spec = job(2, parallelism={"dp_replicate": 2})
     assert layouts_of(spec, 4).layouts[0].name == "HSDP 2x2"
-    # Two replicas do not divide three slots: nothing of the job's own fits.
+    # Two replicas do not divide three slots: no layout of the job's own fits.
     assert [option.name for option in layouts_of(spec, 3).layouts][:2] == ["FSDP 3", "DDP 3"]
 
 

@@ -1,4 +1,4 @@
-"""The memory model against published and measured peaks, and what must hold for every job."""
+"""The memory model against published and measured peaks, and invariants of every job."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "planner.md"
 
 
 class WholeLogits(Step):
-    """The step of a script whose loss is not computed in chunks, as all that were measured.
+    """The step of a script without a chunked loss, like all measured ones.
 
     For each logit it holds, in float32, the log-softmax, the gradient of the loss by that, and the
     gradient by the logit, in addition to the logit itself.
@@ -38,7 +38,7 @@ class WholeLogits(Step):
 
 
 class Measured(NamedTuple):
-    """One peak that somebody measured, and the case in this project's words."""
+    """One published peak, and its case in this project's terms."""
 
     case: str
     gib: float
@@ -119,7 +119,7 @@ MEASURED = [
     ),
 ]
 
-# Runs with a compiled loss, which this model does not know: 32 H200, compile and float8.
+# Runs with a compiled loss, which the model does not cover: 32 H200, compile and float8.
 COMPILED_LOSS = Measured(
     "8B, FSDP 32, batch 2, selective, compiled loss, float8",
     48.0,
@@ -204,7 +204,7 @@ def test_offloaded_shards_take_no_device_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    # Of a GPU one tensor of logits; of a CPU a product, its copy in float32 and their log-softmax.
+    # On a GPU one tensor of logits; on a CPU a product, its copy in float32 and their log-softmax.
     ("device", "seq_lens", "tokens", "bytes_each"),
     [("cuda", (12288, 16384), 8371, 2), ("cpu", (4096, 8192), 1046, 2 + 4 + 4)],
 )
@@ -296,7 +296,7 @@ def test_float8_weights_travel_in_a_byte() -> None:
 @pytest.mark.parametrize(
     ("layout", "matrices"),
     [
-        (Layout(dp_shard=7), 2 * 4096 * 14_336),  # the 4,096 rows of all others are no multiple
+        (Layout(dp_shard=7), 2 * 4096 * 14_336),  # the 4,096 rows of the others are no multiple
         (Layout(dp_shard=3), 0),
         (Layout(dp_replicate=2), 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14_336),
     ],

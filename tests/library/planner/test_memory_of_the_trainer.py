@@ -1,7 +1,7 @@
 """The memory model against the trainer itself, tracked tensor by tensor without any memory.
 
-A fake process group and fake tensors run one rank's step as it would run among many; the tracker
-notes the moment when most bytes are alive. Kernels are those of the CPU.
+A fake process group and fake tensors run one rank's step as in a large job; the tracker records the
+peak of live bytes. The kernels are those of the CPU.
 """
 
 from contextlib import nullcontext
@@ -28,7 +28,7 @@ from trainyard.training.batch_partition import BatchPartition
 
 
 class Case(NamedTuple):
-    """A job, and how far the estimate may be off."""
+    """A job, and the tolerance of its estimate."""
 
     name: str
     spec: JobSpec
@@ -145,7 +145,7 @@ def test_the_estimate_is_what_the_trainer_holds(case: Case) -> None:
 
 
 def peak_of_a_step(spec: JobSpec, rounds: int) -> int:
-    """Return the bytes alive at the fullest moment of one rank's step."""
+    """Return the peak of live bytes in one rank's step."""
     layout = spec.layout()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=layout.world_size)
     model: Any = build_model(spec)  # becomes an FSDPModule as well
@@ -159,11 +159,11 @@ def peak_of_a_step(spec: JobSpec, rounds: int) -> int:
         )
         places = torch.arange(tokens.shape[0])
         keys = sequence_keys(0, 1, places) if spec.model.dropout else None
-        # Not `FSDPMemTracker`: it hooks each module of a group, so that norm and head, which share
-        # one, are gathered and summed twice, and a fuller step is seen than the one that runs.
+        # Not `FSDPMemTracker`: it hooks each module of a group. Norm and head share one, so they
+        # would be gathered and summed twice, and the peak would be too high.
         tracker = MemTracker()
         tracker.track_external(model, optimizer, tokens)
-        # The first step is not tracked: sharding is worked out in it on tensors of full size.
+        # The first step is not tracked: it computes shardings on tensors of full size.
         for context in (nullcontext(), tracker):
             with context:
                 for index in range(rounds):

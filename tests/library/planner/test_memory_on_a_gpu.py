@@ -19,7 +19,7 @@ DOCS = ROOT / "docs" / "planner.md"
 
 
 def peaks() -> Iterator[tuple[str, str, float]]:
-    """Size, way and GiB of the newest line of each check that has a peak."""
+    """Return size, way and GiB of the newest line with a peak of each check."""
     lines = map(json.loads, LINES.read_text().splitlines())
     newest = {
         line["check"]: line["figures"]["peak_gib"]

@@ -1,4 +1,4 @@
-"""Pipelines: what ranks hold and how long they wait, against torch's own schedules played out."""
+"""Pipelines: memory and idle time of ranks, against a simulation of torch's schedules."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ CASES = [
 def actions_of(
     schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int
 ) -> dict[int, list[Action]]:
-    """Return what torch's schedule has each rank do, in order."""
+    """Return each rank's actions of torch's schedule, in order."""
     if schedule == "1F1B":  # written as a loop there, without a list
         return {rank: list(_one_forward_one_backward(pp, microbatches, rank)) for rank in range(pp)}
     cls: Any = schedules.get_schedule_class(schedule)
@@ -92,7 +92,7 @@ def test_no_rank_holds_more_than_is_said(
             most = max(most, held)
         assert held == 0
         said = in_flight(schedule, **shape, rank=rank)
-        # ZB-V is made for 2 p - 1 micro-batches or more, and leaves fewer ones out.
+        # ZB-V is designed for at least 2 p - 1 micro-batches, and omits some of fewer ones.
         few = schedule == "ZBVZeroBubble" and microbatches < 2 * pp - 1
         assert said >= most if few else said == most
 

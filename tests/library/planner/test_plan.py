@@ -57,7 +57,7 @@ def test_idle_ranks_are_said_with_a_size_that_wastes_less() -> None:
     assert warnings_of(4, training=training)["/training/micro_batch_size"].endswith(
         "5 micro-batches of up to 1 on 4 data-parallel ranks"
     )
-    # A tenth or less is not worth a word: 16 sequences in 3 x 6 slots leave a ninth, 32 in 33 less.
+    # A tenth or less is no warning: 16 sequences in 3 x 6 slots leave a ninth idle, 32 in 33 less.
     training = {"global_batch_size": 32, "micro_batch_size": 1}
     assert warnings_of(3, training=training) == {}
 
@@ -232,7 +232,7 @@ def test_float8_without_compiled_blocks_is_warned_of_on_gpus() -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "kept"),
     [
-        ({"interval_steps": 100}, 4),  # the three newest, and one that is being written
+        ({"interval_steps": 100}, 4),  # the three newest, and one in progress
         ({"interval_steps": 100, "keep_latest_k": 0}, 10),
         ({"interval_steps": 0}, 1),
         ({"interval_steps": 100, "keep_every_steps": 500}, 6),

@@ -1,4 +1,4 @@
-"""Predicted step times: their work, the fit of coefficients to runs, and the ranking of layouts."""
+"""Predicted step times: work, the fit of coefficients to runs, and the ranking of layouts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run_of(spec: JobSpec, truth: Calibration, node: NodeKind = CPUS) -> Measured
 
 
 def runs(truth: Calibration) -> list[MeasuredRun]:
-    """Runs of a hardware on several jobs and layouts, exactly as its coefficients give them."""
+    """Return runs on one hardware of several jobs and layouts, exact for its coefficients."""
     axes: tuple[dict[str, Any], ...] = (
         {},
         {"tp": 2},

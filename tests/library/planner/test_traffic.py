@@ -1,4 +1,4 @@
-"""The traffic of the axes against what the trainer's step sends, counted by its collectives."""
+"""The traffic of the axes against the collectives of the trainer's step."""
 
 from __future__ import annotations
 

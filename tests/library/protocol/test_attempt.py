@@ -1,4 +1,4 @@
-"""What a resume changes, and what it cannot."""
+"""Values that a resume can change, and values that it cannot."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""The counters of a manifest: those of any training agree, others are named."""
+"""The counters of a manifest: those of any training run agree; inconsistent ones are named."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def manifest(train_state: TrainState, start: TrainState | None, *, old: bool = F
 def test_counters_of_a_training_agree() -> None:
     assert manifest(state(3, 12), state(0, 0)).disagreement is None
     assert manifest(state(0, 0), state(0, 0)).disagreement is None
-    # A fork with another batch that took the counters and left out the data.
+    # A fork with another batch that loaded the counters but not the data.
     forked = state(10, 0, tokens=999)
     assert manifest(state(12, 8, tokens=999 + 64), forked).disagreement is None
 

@@ -1,4 +1,4 @@
-"""Which parts of a checkpoint go together, and what a job starts with that takes some of them."""
+"""Legal combinations of checkpoint parts, and the initial state of a job that loads some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole: every failure leaves the former state and no draft."""
+"""Atomic files and folders: every failure leaves the earlier state and no draft."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.run.atomic import create_file, new_folder, replace_file, replacin
 
 @pytest.fixture(autouse=True)
 def _usual_umask() -> Iterator[None]:
-    """The umask of most machines, whatever that of the caller is."""
+    """Set the umask of most machines, whatever the caller's."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -133,7 +133,7 @@ def test_a_folder_appears_whole_and_leftovers_go(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_being_filled_stays(tmp_path: Path) -> None:
-    """Neither one that is begun later, nor one that ends earlier, takes its files."""
+    """Neither a later nor an earlier finished folder removes its files."""
     to = tmp_path / "out"
     one, other = new_folder(to), new_folder(to)
     first = one.__enter__()
@@ -148,7 +148,7 @@ def test_a_folder_that_is_being_filled_stays(tmp_path: Path) -> None:
 
 
 def test_many_writers_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
-    """Each writes all of its files, whatever the others begin and end meanwhile."""
+    """Each writes all of its files, whatever the others start and finish meanwhile."""
     ended: list[str] = []
 
     def write(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The files of a run directory, as writers leave them and readers find them."""
+"""The files of a run directory, for writers and readers."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def test_a_stop_may_have_a_deadline(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert stop_deadline(run) is None
     order_stop(run)
-    assert stop_deadline(run) is None  # an empty file is an order as well
+    assert stop_deadline(run) is None  # an empty file is an order too
     order_stop(run, deadline=1_700_000_000.5)
     assert stop_deadline(run) == 1_700_000_000.5
-    order_stop(run)  # takes nothing back
+    order_stop(run)  # revokes nothing
     order_stop(run, deadline=1_600_000_000.0)
     assert stop_deadline(run) == 1_600_000_000.0
     for text in ("nan", "soon", "1 2"):

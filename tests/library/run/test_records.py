@@ -1,4 +1,4 @@
-"""Records of a run directory: their JSON text, their limits, and what is refused."""
+"""Records of a run directory: their JSON text, their limits, and refusals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ PROVENANCE = Provenance(
     cpu_count=2,
     gpus=("g",),
 )
-# The texts of these records as pydantic wrote them when they were its models.
+# pydantic's texts of these records, from when they were its models.
 TEXTS: list[tuple[JsonRecord, str]] = [
     (
         MetricRecord(
@@ -148,7 +148,7 @@ def test_the_json_text_of_a_record(record: JsonRecord, text: str) -> None:
 
 @pytest.mark.parametrize(("record", "text"), TEXTS, ids=lambda value: type(value).__name__)
 def test_pydantic_writes_the_same_text(record: JsonRecord, text: str) -> None:
-    """The server stores records and sends them inside of models, which pydantic writes."""
+    """The server stores records, and sends them inside models, which pydantic writes."""
     assert adapter(type(record)).dump_json(record).decode() == text
 
 

@@ -1,4 +1,4 @@
-"""What `auto` stands for: a table by device, and no refusal that another value would avoid."""
+"""Values of `auto`: a table by device, and no refusal that another value would avoid."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _is_legal(spec: JobSpec) -> bool:
 
 
 def _every_choice(spec: JobSpec) -> list[JobSpec]:
-    """Return the spec with every way to compile and every number of steps that may be legal."""
+    """Return the spec with every mode of compilation and every possibly legal number of steps."""
     every, unit = spec.checkpoint.keep_every_steps, spec.validation.interval_steps
     steps = {100, *(divisors(every) if every else (unit or 1,))}
     return [

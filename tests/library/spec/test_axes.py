@@ -1,4 +1,4 @@
-"""What each axis demands: every refusal names field, value and the nearest legal values."""
+"""Requirements of each axis: every refusal names field, value and the nearest legal values."""
 
 from typing import Any
 
@@ -221,7 +221,7 @@ def test_what_an_axis_cannot_share_out_is_refused(
         job({"pp": 2, "pp_stage_modules": STAGES}),
         job({"pp": 2, "pp_schedule": "GPipe", "pp_microbatches": 8}),
         job({"tp": 2, "async_tp": True}, compile={"enabled": True}),
-        # What only tunes an axis that is not used does no harm.
+        # A field that only tunes an unused axis does no harm.
         job({"pp_schedule": "ZBVZeroBubble", "pp_microbatches": 3, "pp_layers_per_stage": 9}),
         job({"sequence_parallel": False, "loss_parallel": False, "cp_method": "ulysses"}),
     ],

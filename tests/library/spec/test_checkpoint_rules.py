@@ -1,4 +1,4 @@
-"""What is legal among the fields that decide which checkpoints are kept."""
+"""Legal values of the retention fields."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_goes_together_is_accepted(checkpoint: dict[str, Any], validation: 
 @pytest.mark.parametrize(
     ("checkpoint", "step", "most"),
     [
-        ({"interval_steps": 0}, 0, 1),  # the last step alone
+        ({"interval_steps": 0}, 0, 1),  # only the last step
         ({"interval_steps": 10}, 0, 10),
         ({"interval_steps": 10}, 99, 1),
         ({"interval_steps": 10}, 100, 0),

@@ -1,4 +1,4 @@
-"""The spec's digest: the same for the same job, another one for any other."""
+"""The spec's digest: equal for the same job, different for any other."""
 
 import hashlib
 from typing import Any
@@ -29,11 +29,11 @@ FORMER: dict[str, dict[str, Any]] = {
     "compile": {"enabled": False},
     "checkpoint": {"interval_steps": 100, "interval_seconds": 0.0, "async_mode": "disabled"},
 }
-"""Defaults before there was `auto`, as stored jobs have them."""
+"""Defaults from before `auto` existed, in stored jobs."""
 
 
 def stored(**sections: dict[str, Any]) -> JobSpec:
-    """Return a job as it was stored before there was `auto`: with a value in every field."""
+    """Return a job as stored before `auto` existed: with a value in every field."""
     document: dict[str, Any] = {name: dict(fields) for name, fields in FORMER.items()}
     for name, fields in sections.items():
         document[name] = document.get(name, {}) | fields
@@ -61,7 +61,7 @@ def stored(**sections: dict[str, Any]) -> JobSpec:
 def test_fields_that_became_auto_do_not_change_the_digests_of_stored_jobs(
     sections: dict[str, dict[str, Any]], digest: str
 ) -> None:
-    """These digests are from before there was `auto`."""
+    """These digests are from before `auto` existed."""
     assert stored(**sections).digest == digest
     assert JobSpec().digest != digest
 
@@ -79,7 +79,7 @@ def test_a_default_that_changed_does_not_change_the_digests_of_stored_jobs() -> 
 
 
 def test_values_of_the_environment_are_left_out() -> None:
-    """A stored digest would let others try values; without `env` it is what it always was."""
+    """A digest with values would let others guess them; without `env` it is unchanged."""
     plain = stored(training={"steps": 3}, checkpoint={"keep_latest_k": 0})
     plain = plain.model_copy(update={"name": "a"})
     assert plain.digest == "68270d0a23d73a87856ae6b2337bf7fc7f950e40113b48c1daa9df68807e6607"

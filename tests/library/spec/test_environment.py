@@ -1,4 +1,4 @@
-"""Which variables a job without code may set, and to what."""
+"""The variables that a job without code may set, and their legal values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_no_name_refers_to_a_file_a_program_a_library_or_a_host() -> None:
     for name in ALLOWED:
         for value in ("/tmp/x", "../x", "a.so", "10.0.0.1:80", "http://h", "$(id)", "`id`", "a b"):
             assert not is_allowed(name, value) or name in interfaces, (name, value)
-    for name in interfaces:  # compared with the names of interfaces, and nothing else
+    for name in interfaces:  # compared only with the names of interfaces
         assert not is_allowed(name, "../x")
         assert not is_allowed(name, "/tmp/x")
 

@@ -1,4 +1,4 @@
-"""Fields that would do nothing: refused of a new job, said of one that is there already."""
+"""Fields without effect: refused in a new job, reported for an existing one."""
 
 from __future__ import annotations
 

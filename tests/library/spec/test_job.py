@@ -1,4 +1,4 @@
-"""Reading a job spec: what is refused, with the exact place and what would be legal."""
+"""Reading a job spec: refusals, with the exact place and the legal values."""
 
 import datetime
 import json
@@ -270,7 +270,7 @@ FOUR = {"training": {"global_batch_size": 16}, "resources": {"world_size": 4}}
     ("layout", "kept"),
     [
         (Layout(dp_shard=2, pp=2), set(PIPELINE)),
-        (Layout(dp_shard=2, tp=2, pp=2), set(PIPELINE)),  # as many pipelines, of wider stages
+        (Layout(dp_shard=2, tp=2, pp=2), set(PIPELINE)),  # equally many pipelines, of wider stages
         (Layout(dp_shard=4, pp=2), {"pp", "pp_layers_per_stage", "pp_stage_modules"}),
         (Layout(dp_shard=2, pp=4), set()),
         (Layout(dp_shard=2), set()),

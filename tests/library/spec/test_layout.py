@@ -1,4 +1,4 @@
-"""Layouts: how axes fill the slots, and how they are named."""
+"""Layouts: axes that fill the slots, and names."""
 
 import re
 from typing import Any
@@ -64,7 +64,7 @@ def test_axes_that_do_not_fill_the_slots(world_size: int, dp_shard: int, message
 @pytest.mark.parametrize(
     ("world_size", "axes", "message"),
     [
-        (  # the largest axis that could have another size is named, not the first
+        (  # the largest axis with another legal size is named, not the first
             12,
             {"dp_replicate": 2, "dp_shard": -1, "cp": 1, "tp": 5, "pp": 1},
             "/parallelism/tp: tp=5 makes dp_replicate x cp x tp x pp = 10, which does not divide "
@@ -76,7 +76,7 @@ def test_axes_that_do_not_fill_the_slots(world_size: int, dp_shard: int, message
             "/parallelism/tp: tp=4 makes dp_replicate x cp x tp x pp = 8, which does not divide "
             "world_size=4; nearest legal: 2, or as world_size: 8",
         ),
-        (  # no other size of one axis alone would do
+        (  # no other size of a single axis is enough
             7,
             {"dp_replicate": 2, "dp_shard": -1, "cp": 2, "tp": 1, "pp": 1},
             "/resources/world_size: world_size=7 is no multiple of dp_replicate x cp x tp x pp = "

@@ -1,4 +1,4 @@
-"""What low precision demands of shapes and of hardware, and what the known devices can do."""
+"""Requirements of low precision on shapes and hardware, and the abilities of known devices."""
 
 from typing import Any
 

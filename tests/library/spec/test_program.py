@@ -1,4 +1,4 @@
-"""The section `program`: what it holds, which words it gives, and what does not go with it."""
+"""The section `program`: its fields, its command line, and incompatible sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is refused: the text names the field, the value given, and what would be legal."""
+"""Every refusal names the field, the given value, and the legal values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def refused(document: dict[str, Any], *slots: Slot) -> tuple[Problem, ...]:
 
 
 def value_at(document: dict[str, Any], pointer: str) -> tuple[str, Any]:
-    """Return the field's name and value; raises for a pointer to anything but a field."""
+    """Return the field's name and value; raises for a pointer to anything except a field."""
     _, section, field = pointer.split("/")
     spec = parse_job_spec(document)
     value = getattr(getattr(spec, section), field)

@@ -1,4 +1,4 @@
-"""What must agree between the fields of a spec."""
+"""Consistency rules between the fields of a spec."""
 
 from typing import Any
 

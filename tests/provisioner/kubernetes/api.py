@@ -1,9 +1,9 @@
 """A Kubernetes cluster of the tests: its objects, and their controllers in steps.
 
-It keeps objects and answers as the API does: conflicts, pages that expire, finalizers, deletion in
-the foreground, preconditions, missing rights. What is created has to pass the published schemas.
-The Job controller and the garbage collector run after each change. The scheduler, the kubelets and
-Kueue act where a test has them act.
+It stores objects and answers like the API: conflicts, expiring pages, finalizers, foreground
+deletion, preconditions, missing rights. Created objects must conform to the published schemas. The
+Job controller and the garbage collector run after each change. The scheduler, the kubelets and
+Kueue act when a test calls them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOREGROUND = "foregroundDeletion"
 
 
 class RefusedError(Exception):
-    """An answer that is no success."""
+    """An error answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Fault:
-    """What happens to the next requests whose line (`GET /apis/...?limit=1`) it matches."""
+    """A fault of the next requests with a matching line (`GET /apis/...?limit=1`)."""
 
     match: str
     times: int = 1
@@ -74,7 +74,7 @@ class KubernetesApi:
     _version: int = 0
     _pages: dict[str, list[Object]] = field(default_factory=dict)
 
-    # What a test reads and does
+    # Reads and actions of a test
 
     def named(self, plural: str, name: str) -> Object:
         return self.objects[plural, name]
@@ -97,19 +97,19 @@ class KubernetesApi:
         self._containers(pod, {"running": {}})
 
     def finish(self, pod: Object, code: int = 0, message: str = "") -> None:
-        """Have the kubelet report that the containers have ended."""
+        """Report the end of the containers, like the kubelet."""
         pod["status"]["phase"] = "Failed" if code else "Succeeded"
         reason = "Error" if code else "Completed"
         end = {"exitCode": code, "reason": reason, "message": message}
         self._containers(pod, {"terminated": end})
 
     def evict(self, pod: Object) -> None:
-        """Evict a pod: it gets its grace."""
+        """Evict a pod, with its grace period."""
         self._disrupt(pod, "EvictionByEvictionAPI")
         self.delete("pods", pod["metadata"]["name"], {})
 
     def lose_node(self, node: str) -> None:
-        """End the pods of a node that is gone for the control plane, without its kubelet."""
+        """End the pods of a node that the control plane considers gone, without its kubelet."""
         for pod in self.pods():
             if pod["spec"].get("nodeName") == node:
                 self._disrupt(pod, "DeletionByPodGC")
@@ -117,20 +117,20 @@ class KubernetesApi:
                 self.delete("pods", pod["metadata"]["name"], {"gracePeriodSeconds": 0})
 
     def admit(self, job: Object) -> None:
-        """Have Kueue admit a Job."""
+        """Admit a Job, like Kueue."""
         job["spec"]["suspend"] = False
         job["status"]["conditions"] = []
         self._touch(job)
 
     def preempt(self, job: Object) -> None:
-        """Have Kueue suspend a Job that runs."""
+        """Suspend a running Job, like Kueue."""
         job["spec"]["suspend"] = True
         for pod in self._of(job):
             self.delete("pods", pod["metadata"]["name"], {})
         self._touch(job)
 
     def fail(self, job: Object, reason: str, message: str) -> None:
-        """Have the Job controller end a Job, as at its deadline."""
+        """End a Job like the Job controller at its deadline."""
         end = {"type": "Failed", "status": "True", "reason": reason, "message": message}
         job["status"]["conditions"] = [end]
         for pod in self._of(job):
@@ -164,7 +164,7 @@ class KubernetesApi:
         return self.objects[plural, name]
 
     def create(self, plural: str, body: Object) -> Object:
-        """Create an object; refused where the schemas do not have its fields."""
+        """Create an object; refuse it if the schemas lack its fields."""
         name = body["metadata"]["name"]
         if (plural, name) in self.objects:
             raise RefusedError(409, f'{plural} "{name}" already exists')
@@ -183,7 +183,7 @@ class KubernetesApi:
         return item
 
     def delete(self, plural: str, name: str, body: Object) -> Object:
-        """Mark an object as deleted; it vanishes once no finalizer is left, and a pod has ended."""
+        """Mark an object as deleted; it vanishes without finalizers, a pod after its end."""
         item = self.objects[plural, name]
         uid = body.get("preconditions", {}).get("uid")
         if uid is not None and uid != item["metadata"]["uid"]:
@@ -327,7 +327,7 @@ class KubernetesApi:
 
 
 def rights() -> set[tuple[str, str]]:
-    """Return what deploy/kubernetes/role.yaml allows."""
+    """Return the rights in deploy/kubernetes/role.yaml."""
     text = (ROOT / "deploy" / "kubernetes" / "role.yaml").read_text()
     (role,) = (item for item in yaml.safe_load_all(text) if item["kind"] == "Role")
     return {
@@ -359,7 +359,7 @@ def index_of(pod: Object) -> int:
 
 
 def vanishes(item: Object) -> bool:
-    """Whether nothing keeps a deleted object: a finalizer, or the grace of a pod that runs."""
+    """Whether a deleted object can go: no finalizer, and no running pod in its grace period."""
     metadata = item["metadata"]
     if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
         return False

@@ -1,4 +1,4 @@
-"""A source of kind `kubernetes`, the cluster that it reaches, and the clock between them."""
+"""A source of kind `kubernetes`, its cluster, and their clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Clock:
 
 @dataclass
 class Bench:
-    """A source, the cluster that it reaches, and the clock between them."""
+    """A source, its cluster, and their clock."""
 
     api: KubernetesApi
     source: KubernetesSource

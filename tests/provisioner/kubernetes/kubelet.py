@@ -13,7 +13,7 @@ ADDRESS = "10.1.2.3"
 
 
 class Kubelets:
-    """Starts pods that have none yet, ends those that are deleted, and reports their messages."""
+    """Starts processes of new pods, ends those of deleted pods, and reports their messages."""
 
     def __init__(self, api: KubernetesApi, folder: Path) -> None:
         """Use a folder for the volumes."""
@@ -24,7 +24,7 @@ class Kubelets:
         """File that stands for `/dev/termination-log`."""
 
     def step(self) -> None:
-        """Look at each pod once."""
+        """Handle each pod once."""
         for pod in self._api.pods():
             name, deleted = pod["metadata"]["name"], "deletionTimestamp" in pod["metadata"]
             if name in self._running:

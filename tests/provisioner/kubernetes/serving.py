@@ -56,7 +56,7 @@ def served(api: KubernetesApi) -> Iterator[str]:
 def respond(
     api: KubernetesApi, line: str, *, authorization: str, body: bytes
 ) -> tuple[int | None, bytes]:
-    """Return status and body of the answer to a request; no status where none is sent."""
+    """Return status and body of the answer to a request; no status if no answer is sent."""
     method, _, target = line.partition(" ")
     url = urlsplit(target)
     with api.lock:

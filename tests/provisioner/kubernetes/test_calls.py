@@ -1,4 +1,4 @@
-"""Calls of the server to this source, and the pilot that a pod's environment makes."""
+"""Calls of the server to this source, and the pilot from a pod's environment."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_request_is_submitted_listed_and_withdrawn(
         assert secret not in written
         assert secret not in json.dumps(objects)
 
-    # What the pod's variables are to the worker in it.
+    # The worker's view of the pod's variables.
     second = pods[1]
     (container,) = second["spec"]["containers"]
     assert container["command"] == ["python", "-m", "worker", "pilot"]

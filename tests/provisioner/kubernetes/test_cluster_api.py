@@ -1,4 +1,4 @@
-"""Missing rights, pages that expire, and an API server that is busy, slow, broken or away."""
+"""Missing rights, expiring pages, and a busy, slow, broken or unreachable API server."""
 
 from __future__ import annotations
 

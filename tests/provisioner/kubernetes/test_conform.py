@@ -1,4 +1,4 @@
-"""The conformance command, against a cluster whose kubelets run the script as a process."""
+"""The conformance command, against a cluster with kubelets that run the script as a process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PASSED = [
 
 
 class Room:
-    """A cluster with kubelets, a clock that only sleeping moves, and the command."""
+    """A cluster with kubelets, a clock that only sleeps move, and the command."""
 
     def __init__(self, folder: Path, url: str, api: KubernetesApi) -> None:
         self.api, self.folder = api, folder

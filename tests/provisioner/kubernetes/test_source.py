@@ -1,4 +1,4 @@
-"""The life of a Job, from its submission to its end, and what proves that a pilot is gone."""
+"""The life of a Job, from its submission to its end, and proofs that a pilot is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines in folders, which a stand-in for `ssh` reaches."""
+"""Machines in folders, reached by a stand-in for `ssh`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 
 
 def wait_for(look: Callable[[], Found | None], what: str) -> Found:
-    """Return the first truthy thing that `look` finds."""
+    """Return the first truthy result of `look`."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if found := look():
@@ -42,7 +42,7 @@ def new_id() -> str:
 
 
 def submission(folder: Path, *, nodes: int = 1, **changes: Any) -> Submission:
-    """Return a claimed request, whose secrets lie in a folder."""
+    """Return a claimed request with its secrets in a folder."""
     request_id = changes.pop("request_id", None) or new_id()
     secrets = folder / f"{request_id}.secrets"
     secrets.write_text("".join(f"secret-{i}-of-{request_id}\n" for i in range(nodes)))
@@ -59,7 +59,7 @@ def submission(folder: Path, *, nodes: int = 1, **changes: Any) -> Submission:
 
 @dataclass
 class Network:
-    """Machines, and what a source needs to reach them."""
+    """Machines, and the access of a source to them."""
 
     folder: Path
     python: Path
@@ -88,7 +88,7 @@ class Network:
         return int((self.request(host, request_id) / "instance").read_text().split(".")[1])
 
     def kill_all(self) -> None:
-        """Kill every pilot and what it left."""
+        """Kill every pilot and its remaining processes."""
         for instance in self.folder.glob("*/yard/requests/*/instance"):
             mark = instance.parent.name.encode()
             for environ in Path("/proc").glob("[0-9]*/environ"):

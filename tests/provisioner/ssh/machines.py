@@ -66,7 +66,7 @@ Host *
 
 
 def absence() -> str:
-    """Return why there can be no machines here; empty where there can."""
+    """Return why machines cannot run here; empty if they can."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
     absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
     if absent:
@@ -75,7 +75,7 @@ def absence() -> str:
 
 
 class Machine:
-    """A machine that sshd serves; its disk outlives a reboot."""
+    """A machine with an sshd; its disk survives a reboot."""
 
     def __init__(self, name: str, folder: Path, *, keys: Path) -> None:
         self.name = name
@@ -124,7 +124,7 @@ class Machine:
         return self.folder / "disk" / "trainyard" / "requests"
 
     def install(self, name: str, text: str) -> None:
-        """Put a program on the machine's path, before those of the system."""
+        """Install a program on the machine's path, before the system's."""
         (self.folder / "bin" / name).write_text(text)
         (self.folder / "bin" / name).chmod(0o755)
 
@@ -144,7 +144,7 @@ class Machine:
 
 
 class Lab:
-    """A jump host, two machines behind it, and the place of the provisioner before it."""
+    """A jump host, two machines behind it, and the provisioner's namespace before it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -195,7 +195,7 @@ class Lab:
         return [str(self.folder / "ssh"), "-F", str(config)]
 
     def log_in(self, command: str) -> None:
-        """Run a command as a person who types the passphrase."""
+        """Run a command like a person who types the passphrase."""
         answer = self.folder / "askpass"
         answer.write_text(f"#!/bin/sh\necho '{PASSPHRASE}'\n")
         answer.chmod(0o755)
@@ -228,7 +228,7 @@ class Lab:
         program.chmod(0o755)
 
     def _connect(self, upper: int, lower: int, *, network: int) -> None:
-        """Lay a cable between two namespaces."""
+        """Connect two namespaces."""
         tag = uuid4().hex[:8]
         ends = ((f"u{tag}", upper, 1), (f"l{tag}", lower, 2))
         ip("link", "add", f"u{tag}", "type", "veth", "peer", "name", f"l{tag}")
@@ -240,7 +240,7 @@ class Lab:
 
 
 def ip(*words: str, enter: tuple[str, ...] = ()) -> None:
-    """Run `ip`, in a namespace where `enter` enters one."""
+    """Run `ip`, in a namespace if `enter` enters one."""
     subprocess.run([*enter, "ip", *words], check=True, capture_output=True)
 
 

@@ -1,4 +1,4 @@
-"""Bundles: made of a folder or of this environment, installed once, and removed when unused."""
+"""Bundles: built from a folder or this environment, installed once, and removed when unused."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def test_a_bundle_is_installed_once_and_removed_when_unused(
     newer_source = network.source("a", python=sys.executable, bundle=str(newer.path))
     second = submission(tmp_path)
     with pytest.raises(SourceError, match="0 machines are free"):
-        newer_source.submit(second)  # and the worker that runs keeps its version
+        newer_source.submit(second)  # and the running worker keeps its version
     assert (installed / "ready").exists()
     source.cancel(first.request_id)
     wait_for(lambda: source.status([first.request_id])[0].gone, "end")
     newer_source.submit(second)
     seen = network.request("a", second.request_id) / "log"
     wait_for(lambda: "of version 2.0" in seen.read_text(), "log")
-    assert installed.exists()  # a pilot of late used it
+    assert installed.exists()  # a recent pilot used it
     network.request("a", first.request_id).joinpath("bundle").write_text("-\n")
     newer_source.cancel(second.request_id)
     wait_for(lambda: source.status([second.request_id])[0].gone, "end")
@@ -110,7 +110,7 @@ def test_a_copy_that_is_cut_off_or_damaged_is_not_installed(
         source.submit(submission(tmp_path))
     assert source.list().jobs == []
     good = network.source("a", python=sys.executable, bundle=str(bundle.path))
-    good.submit(submission(tmp_path))  # the same digest, copied anew
+    good.submit(submission(tmp_path))  # the same digest, copied again
 
 
 def test_a_machine_without_the_bundles_python_is_refused(network: Network, tmp_path: Path) -> None:

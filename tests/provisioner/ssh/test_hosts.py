@@ -1,4 +1,4 @@
-"""Options of an ssh source: names of machines, and what would weaken the connection."""
+"""Options of an ssh source: names of machines, and options that weaken the connection."""
 
 from __future__ import annotations
 

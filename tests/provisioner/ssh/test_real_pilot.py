@@ -1,4 +1,4 @@
-"""The real worker as a pilot that an ssh source starts: what of it proves that it lives."""
+"""The real worker as a pilot of an ssh source: the processes that prove its life."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_supervisors_and_ranks_prove_that_a_pilot_without_its_init_is_not_gone(
 
 
 def variables(place: Place, request_id: str) -> dict[str, str]:
-    """Settings of a pilot, as a provisioner passes them."""
+    """Settings of a pilot, in a provisioner's form."""
     roots = ",".join(f"{root}={path}" for root, path in place.local.roots.items())
     return {
         "TRAINYARD_URL": place.server.url,
@@ -99,7 +99,7 @@ def processes() -> list[int]:
 
 
 def environ(pid: int) -> bytes:
-    """Return the environment of a process; empty where it has ended."""
+    """Return the environment of a process; empty after its end."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""A real sshd behind a jump host: logins that expire, connections that break, machines that reboot.
+"""A real sshd behind a jump host: expiring logins, broken connections, rebooting machines.
 
 `make test-ssh` installs openssh-server and runs them.
 """
@@ -111,7 +111,7 @@ def test_an_expired_login_is_renewed_by_the_command_that_is_named(lab: Lab, tmp_
         source.cancel(wanted.request_id)
     assert again.value.command == error.value.command
     with_key = source_of(lab, tmp_path)
-    assert job_of(with_key, wanted.request_id).state == "running"  # what was started goes on
+    assert job_of(with_key, wanted.request_id).state == "running"  # started processes continue
     lab.log_in(again.value.command)
     end(source, wanted.request_id)
 

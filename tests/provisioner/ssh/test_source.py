@@ -1,4 +1,4 @@
-"""Pilots on machines: submitted once, proved gone, ended, and unknown where nothing answers."""
+"""Pilots on machines: submitted once, proved gone, ended, and unknown without an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainyard.protocol.node_sources.messages import EngineJob
 
 
 def only(source: SshSource, request_id: str) -> EngineJob:
-    """The one job that a request has, by both calls."""
+    """Return the only job of a request, from both calls."""
     (job,) = source.status([request_id])
     assert job in source.list().jobs
     return job
@@ -205,7 +205,7 @@ def test_a_pilot_is_gone_once_no_process_of_it_is_left(network: Network, tmp_pat
     wanted = submission(tmp_path)
     source.submit(wanted)
     os.kill(network.pid("a", wanted.request_id), signal.SIGKILL)
-    job = only(source, wanted.request_id)  # what it started lives
+    job = only(source, wanted.request_id)  # its child processes live
     assert (job.state, job.gone, job.nodes[0].gone) == ("running", False, False)
     (network.request("a", wanted.request_id) / "leave").touch()
     wait_for(lambda: is_gone(source, wanted.request_id), "end")
@@ -280,7 +280,7 @@ def test_a_cancelled_pilot_leaves_by_itself(network: Network, tmp_path: Path) ->
     wait_for(lambda: is_gone(source, wanted.request_id), "end")
     assert only(source, wanted.request_id).reason == "a: pilot leaves"
     assert source.explain(wanted.request_id).splitlines()[-1] == "pilot leaves"
-    source.submit(wanted)  # starts none anew
+    source.submit(wanted)  # starts none again
     assert only(source, wanted.request_id).gone
     source.cancel(wanted.request_id)
     assert only(source, wanted.request_id).gone  # a report of it may have been lost
@@ -322,7 +322,7 @@ def test_a_cancelled_reservation_is_removed(network: Network, tmp_path: Path) ->
     source.submit(wanted)
     network.kill_all()
     folder = network.request("a", wanted.request_id)
-    (folder / "instance").unlink()  # as when the submission was killed before its pilot began
+    (folder / "instance").unlink()  # like a submission killed before its pilot started
     assert only(source, wanted.request_id).state == "pending"
     source.cancel(wanted.request_id)
     assert source.list().jobs == []

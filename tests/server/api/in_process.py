@@ -3,7 +3,7 @@
 import warnings
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # it would rather have another HTTP library than httpx
+    warnings.simplefilter("ignore")  # Starlette prefers another HTTP library to httpx
     from starlette.testclient import TestClient
 
 __all__ = ["TestClient"]

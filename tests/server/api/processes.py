@@ -16,7 +16,7 @@ from tests.server.api.serving import until
 
 ROOT = Path(__file__).resolve().parents[3]
 STARTS_SECONDS = 120.0
-"""A process imports all of the server before it answers, on a machine that other tests share."""
+"""A process imports the whole server before it answers, on a machine shared with other tests."""
 
 
 def environment(folder: Path, **settings: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The OpenAPI document as it is published."""
+"""The published OpenAPI document."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT: dict[str, Any] = json.loads((ROOT / "web" / "openapi.json").read_text())
-"""`tools.generate --check` shows that the file is fresh; to derive it anew takes seconds."""
+"""`tools.generate --check` proves that the file is fresh; generating it takes seconds."""

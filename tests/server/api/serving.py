@@ -1,4 +1,4 @@
-"""The application behind a real socket, for tests of what a test client cannot do."""
+"""The application behind a real socket, for tests beyond the test client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 120.0
 
 @contextmanager
 def serving(context: Context) -> Iterator[str]:
-    """Run an application with connections of its own, as another process would; its root URL."""
+    """Run an application with its own connections, like another process; yield its root URL."""
     database = Database(context.settings.database_url)
     app = create_app(Context(context.settings, database, context.clock))
     try:
@@ -36,7 +36,7 @@ def serving(context: Context) -> Iterator[str]:
 def listening_on(
     config: uvicorn.Config, *, before_end: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[str, int]]:
-    """Run uvicorn in a thread; the address of its socket."""
+    """Run uvicorn in a thread; yield the address of its socket."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = Server(config, before_end=before_end)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -52,7 +52,7 @@ def listening_on(
 
 
 def until(condition: Callable[[], object], *, seconds: float = PATIENCE) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"

@@ -1,4 +1,4 @@
-"""Who may do what: every route needs a token, and each kind of token opens only its routes."""
+"""Access: every route needs a token, and each kind of token opens only its routes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SESSION = f"{API}/auth/session"
 
 
 def all_routes(app: FastAPI) -> list[tuple[str, str]]:
-    """Method and path of every route that is not open, with ids of nothing in the path."""
+    """Return method and path of every protected route, with unknown ids in the path."""
     found = [
         (method, re.sub(r"\{\w+\}", "0" * 26, path))
         for path, methods in routes_of(app)
@@ -190,7 +190,7 @@ def test_secrets_are_stored_as_hashes(context: Context, admin_token: str, api_to
     assert hash_token(admin_token) in stored
     for token in (admin_token, api_token):
         assert token not in stored
-        assert token.split("_", 2)[2] not in stored  # what comes after the kind may hold a `_`
+        assert token.split("_", 2)[2] not in stored  # the part after the kind may contain a `_`
 
 
 def test_the_first_start_makes_one_admin_token(context: Context) -> None:

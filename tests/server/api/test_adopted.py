@@ -1,4 +1,4 @@
-"""A database that the former migrations made is adopted, and served."""
+"""A database of the former migrations is adopted and served."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPEN, RUNNING, DONE = (f"{n:026d}" for n in range(3))
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a database that the former migrations made, of each kind in turn."""
+    """URL of a database of the former migrations, of each kind in turn."""
     script = (ADOPTED / f"{request.param}.sql").read_text(encoding="utf-8")
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'trainyard.db'}"

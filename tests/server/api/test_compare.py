@@ -1,4 +1,4 @@
-"""Comparisons through the API: the answer, and refusals that name what is wrong."""
+"""Comparisons through the API: the answer, and refusals that name the problem."""
 
 from __future__ import annotations
 

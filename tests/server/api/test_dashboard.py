@@ -1,4 +1,4 @@
-"""The built dashboard: files, one page for all views, headers, and no way out of its folder."""
+"""The built dashboard: files, one page for all views, headers, and no path outside its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = {"accept": "text/html"}
 
 @pytest.fixture
 def browser(context: Context, tmp_path: Path) -> TestClient:
-    """A browser at a server whose dashboard is built."""
+    """A browser at a server with a built dashboard."""
     folder = tmp_path / "dist"
     (folder / "assets").mkdir(parents=True)
     (folder / "index.html").write_text("<title>Trainyard</title>")

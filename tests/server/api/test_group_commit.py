@@ -1,4 +1,4 @@
-"""Group commit: who is served together, and what becomes of the others when one cannot be."""
+"""Group commit: which requests share a transaction, and the others when one of them fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BAD = -1
 
 
 class Served:
-    """Serves numbers by their double, and keeps the groups in which they came."""
+    """Answers numbers with their double, and records the groups."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []
@@ -38,7 +38,7 @@ class Served:
 def together(
     context: Context, serve: Any, *items: tuple[Any, Hashable]
 ) -> list[Any | BaseException]:
-    """Return the answers to requests that come at the same time, in one event loop."""
+    """Return the answers to simultaneous requests in one event loop."""
 
     async def all_of_them() -> list[Any]:
         groups = Groups(context)
@@ -76,7 +76,7 @@ def test_a_request_that_follows_a_group_closely_waits_for_others(context: Contex
 
 
 def test_a_whole_group_that_waits_waits_for_no_other_request(context: Context) -> None:
-    """Thousands of bad tokens before it delay a good one by what their groups take, no more."""
+    """Thousands of bad tokens delay a later good one by the time of their groups at most."""
     served = Served()
 
     async def many() -> list[int]:
@@ -149,7 +149,7 @@ def test_a_panic_is_the_answer_to_the_request_that_caused_it(context: Context) -
     "answer", [lambda items: items[:1], lambda items: [StopIteration() for _ in items]]
 )
 def test_no_request_waits_for_an_answer_that_never_comes(context: Context, answer: Any) -> None:
-    """A server that lacks an answer, and an error that no future takes."""
+    """A server that omits an answer, and an error that no future accepts."""
     served: list[Sequence[int]] = []
 
     def serve(_context: Context, items: Sequence[int]) -> Any:
@@ -158,7 +158,7 @@ def test_no_request_waits_for_an_answer_that_never_comes(context: Context, answe
 
     answers = together(context, serve, *((item, None) for item in (10, 11, 12)))
     assert {type(each) for each in answers[1:]} == {RuntimeError}
-    assert len(served) == 1  # what is stored is never stored again
+    assert len(served) == 1  # no number is stored twice
 
 
 def test_a_request_that_is_cancelled_keeps_no_other_from_its_answer(context: Context) -> None:
@@ -177,7 +177,7 @@ def test_a_request_that_is_cancelled_keeps_no_other_from_its_answer(context: Con
 
 
 def test_two_heartbeats_of_a_node_are_both_counted(context: Context, harness: Harness) -> None:
-    """The other node's heartbeat shares a transaction with the first of them."""
+    """The other node's heartbeat shares a transaction with the first one."""
     beats = [(beat(harness.add_node(name)), name) for name in ("node-1", "node-2")]
     replies = together(context, node_heartbeats, beats[0], *beats)
     assert all(isinstance(each, NodeHeartbeatReply) for each in replies), replies

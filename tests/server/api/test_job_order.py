@@ -1,4 +1,4 @@
-"""Jobs that run come first, then those that wait, each once over all pages; counts by state."""
+"""Running jobs come first, then waiting ones, each once over all pages; counts by state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stored(client: TestClient, context: Context, clock: FakeClock) -> list[tuple
 
 
 def listed(client: TestClient, **query: Any) -> list[str]:
-    """Names of all pages."""
+    """Return the names on all pages."""
     names: list[str] = []
     token = None
     while True:
@@ -49,7 +49,7 @@ def listed(client: TestClient, **query: Any) -> list[str]:
 
 
 def active_first(rows: list[tuple[str, JobState]]) -> list[str]:
-    """Return the names of rows that are the newest first."""
+    """Return the names in active order, from rows with the newest first."""
     waits = [name for name, state in rows if state == JobState.QUEUED][::-1]
     ended = [name for name, state in rows if state in TERMINAL_JOB_STATES]
     names = [name for name, _ in rows]

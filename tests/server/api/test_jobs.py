@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submit once, list in pages, look at, act on, remove."""
+"""Jobs over HTTP: submit once, list in pages, view, act on, delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that leaves before its request is whole."""
+"""A client that disconnects before its request is complete."""
 
 from __future__ import annotations
 

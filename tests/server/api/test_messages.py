@@ -1,4 +1,4 @@
-"""`/workers/messages` over real sockets: who may poll, and what the end of a server does."""
+"""`/workers/messages` over real sockets: who may poll, and the effect of a server's end."""
 
 from __future__ import annotations
 

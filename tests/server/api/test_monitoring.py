@@ -1,4 +1,4 @@
-"""`/metrics`: the cluster at that moment, and how requests fared."""
+"""`/metrics`: the present state of the cluster, and counts of requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scraped(client: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]],
 
 @contextmanager
 def every_device(client: TestClient) -> Iterator[None]:
-    """Have a server list the gauges of each device."""
+    """Make a server list the gauges of each device."""
     app = client.app
     assert isinstance(app, FastAPI)
     state = app.state

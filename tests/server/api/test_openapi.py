@@ -1,4 +1,4 @@
-"""The OpenAPI document is whole, true and fresh; schemathesis tries the application against it."""
+"""The OpenAPI document is complete, correct and fresh."""
 
 from __future__ import annotations
 

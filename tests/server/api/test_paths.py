@@ -1,4 +1,4 @@
-"""Paths and query parameters: what is unknown is refused or not found, on every route."""
+"""Paths and query parameters: every route refuses or does not find unknown ones."""
 
 from __future__ import annotations
 

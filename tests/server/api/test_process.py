@@ -1,4 +1,4 @@
-"""`python -m server` as processes: what they refuse to start without, and how they end."""
+"""`python -m server` as processes: conditions of their start, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What provisioners send, by their tokens."""
+"""Requests of provisioners, with their tokens."""
 
 from __future__ import annotations
 

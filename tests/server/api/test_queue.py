@@ -1,4 +1,4 @@
-"""`/queue`: the order, pages, expected starts, and what would follow a submission."""
+"""`/queue`: the order, pages, expected starts, and forecasts of submissions."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ QUEUE = "/api/v1/queue"
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forecast carries out all rounds, however slow the machine is."""
+    """Make a forecast run all rounds, however slow the machine is."""
     monkeypatch.setattr(module, "FORECAST_SECONDS", math.inf)
 
 
 def set_left(context: Context, job_id: str, seconds: float) -> None:
-    """Have a running job at a known pace, as its metrics do."""
+    """Give a running job a known pace, as its metrics do."""
     progress = Progress(step=1, steps=100, seconds_left=seconds)
     with context.database.write() as connection:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(progress=progress))
 
 
 def fill(context: Context, count: int, like: str) -> None:
-    """Queue so many copies of a queued job, behind it."""
+    """Queue copies of a queued job behind it."""
     with context.database.write() as connection:
         row = connection.execute(select(jobs).where(jobs.c.id == like)).one()._asdict()
         copies = [
@@ -127,7 +127,7 @@ def test_an_entry_names_the_job_before_which_it_is_to_be_backfilled(
 
 @pytest.fixture
 def open_connections(context: Context, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many connections were in use at each forecast; a forecast takes a while."""
+    """The number of connections in use at each forecast; a forecast takes a while."""
     found: list[int] = []
 
     def slow(*args: Any, **options: Any) -> Forecast:
@@ -153,7 +153,7 @@ def test_requests_that_come_together_share_a_forecast(
     assert open_connections == [0]
     clock.advance(FORECAST_KEPT.total_seconds())
     assert forecaster.of_queue() is not found[0]
-    clock.advance(-60)  # a clock that was set back keeps no forecast alive
+    clock.advance(-60)  # a clock set back keeps no forecast valid
     forecaster.of_queue()
     assert open_connections == [0, 0, 0]
 

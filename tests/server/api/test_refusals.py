@@ -1,4 +1,4 @@
-"""Bad input: each is refused with the place that is wrong, and nothing is stored."""
+"""Bad input: each is refused with the wrong place, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stored(context: Context) -> int:
 
 
 def pointers(response: Any) -> set[str]:
-    """Check that a response is a problem document, and return the places that it names."""
+    """Check that a response is a problem document, and return its pointers."""
     assert response.headers["content-type"] == "application/problem+json"
     problem = response.json()
     assert problem["status"] == response.status_code

@@ -1,4 +1,4 @@
-"""Where a body is checked: its problems are gathered in a thread."""
+"""Validation of bodies: problems are collected in a thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EMPTY_CHUNKS = json.dumps({"chunks": [{}] * 900}).encode()
 def test_problems_are_gathered_outside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, model: type[Any], content: bytes, pointer: str
 ) -> None:
-    """Their number grows with the body, and nothing else is answered meanwhile."""
+    """Their number grows with the body, and the event loop would answer nothing else meanwhile."""
     assert len(content) <= SMALL_BYTES
     gathered_in: list[int] = []
     whole = InvalidRequestError.of
@@ -50,6 +50,6 @@ def test_problems_are_gathered_outside_the_event_loop(
 
 
 def test_an_escaped_backslash_before_u0000_is_no_nul() -> None:
-    """The bytes look the same, so that a thread decides it."""
+    """The bytes look the same, so a thread decides."""
     spec = asyncio.run(JsonBody(JobSpec)(rb'{"description": "\\u0000"}'))
     assert spec.description == r"\u0000"

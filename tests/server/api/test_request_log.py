@@ -1,4 +1,4 @@
-"""Lines of the log about requests."""
+"""Log lines of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API servers that are replaced one by one while supervisors report."""
+"""API servers are replaced one by one while supervisors report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report
 
 
 class ReportingSupervisor:
-    """Reports a step and a line of output after the other, to whichever server answers."""
+    """Reports steps and lines of output one by one, to whichever server answers."""
 
     def __init__(self, urls: list[str], supervisor: Supervisor) -> None:
         self._urls = urls
@@ -38,21 +38,21 @@ class ReportingSupervisor:
         self._turn = 0
         self.steps = 0
         self.repeated = 0
-        """Reports that got no answer and were sent again."""
+        """Reports without an answer, which were sent again."""
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start to report."""
         self._thread.start()
 
     def pass_steps(self, count: int) -> None:
-        """Wait until so many further steps are reported."""
+        """Wait until a number of further steps is reported."""
         last, deadline = self.steps + count, time.monotonic() + PATIENCE
         while self.steps < last:
             assert time.monotonic() < deadline, f"step {self.steps} is the last one reported"
             time.sleep(0.01)
 
     def finish(self) -> None:
-        """End after the present step."""
+        """Stop after the present step."""
         self._over.set()
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "its last report got no answer"
@@ -76,7 +76,7 @@ class ReportingSupervisor:
         ).model_dump_json()
         path = f"/api/v1/workers/attempts/{self._supervisor.attempt_id}/report"
         while True:
-            self._turn += 1  # as a load balancer whose look at a server is out of date
+            self._turn += 1  # like a load balancer with an outdated health check
             url = self._urls[self._turn % len(self._urls)]
             try:
                 reply = self._client.post(url + path, content=body)
@@ -135,7 +135,7 @@ def output(context: Context, job_id: str) -> list[str]:
 
 @contextmanager
 def all_reporting(reporting: Sequence[ReportingSupervisor]) -> Iterator[Callable[[int], None]]:
-    """Let all report in a block; what it gets waits for so many further steps of each."""
+    """Let all report during a block; yield a function that waits for further steps of each."""
     for sender in reporting:
         sender.start()
 

@@ -1,4 +1,4 @@
-"""The rotation of the admin token: what ends with it, what it made, and what is revoked."""
+"""The rotation of the admin token: ended sessions, kept tokens, and revoked ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ API, SESSION = "/api/v1", "/api/v1/auth/session"
 
 
 class Terminal(io.StringIO):
-    """A terminal at which a person answers."""
+    """A terminal with a person's answers."""
 
     def isatty(self) -> bool:
         return True
@@ -225,7 +225,7 @@ def test_a_rotation_waits_for_what_its_token_is_making(
         thread.start()
         thread.join(0.5)
         assert thread.is_alive()
-        # Made by the same transaction, which the rotation then finds.
+        # Created in the same transaction, so the rotation finds it.
         row = {"id": context.new_id(), "name": "late", "kind": TokenKind.API, "hash": "late"}
         connection.execute(insert(tokens).values(row | {"created_at": context.now()}))
     thread.join(60)

@@ -1,4 +1,4 @@
-"""schemathesis tries every operation of the OpenAPI document: nothing crashes, nothing lies."""
+"""schemathesis tests every operation of the OpenAPI document: no crash, no undocumented answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KEYS: dict[str, str | int] = {
     "checkpoints": f"{ID}.a1.step-5",
 }
 
-# No schema can say which texts are tokens of a list: these are.
+# No schema can express which texts are page tokens: these are.
 for listing, key in KEYS.items():
     schemathesis.openapi.format(f"page-token-of-{listing}", st.just(encode(listing, key)))
 
@@ -59,11 +59,11 @@ CASES = [
     (label, mode)
     for label in OPERATIONS
     for mode in GenerationMode
-    if mode.is_positive or "/api/" in label  # pages take nothing that could be wrong
+    if mode.is_positive or "/api/" in label  # pages have no parameter to get wrong
 ]
 REFUSING = {"GET /api/v1/goodput", "GET /api/v1/nodes/{name}/metrics"}
-"""Operations that refuse queries which the document allows: no schema can say which days have
-passed, nor which series there are."""
+"""Operations that refuse queries allowed by the document: no schema can express which days have
+passed, or which series exist."""
 EXAMPLES = 6
 """Of each case."""
 
@@ -78,7 +78,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server whose streams end soon."""
+    """A server with short streams."""
     folder = tmp_path_factory.mktemp("schemathesis")
     url = f"sqlite:///{folder}/trainyard.db"
     clock = FakeClock()
@@ -102,7 +102,7 @@ def test_every_operation_keeps_to_the_document(
     @examples(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
     def check(case: schemathesis.Case[Any]) -> None:
         beyond: list[schemathesis.CheckFunction] = []
-        # What the rules between the fields of a body refuse, no schema can say.
+        # No schema can express rules between the fields of a body.
         if label in REFUSING or not isinstance(case.body, NotSet):
             beyond.append(positive_data_acceptance)
         case.call_and_validate(base_url=served.url, headers=served.headers, excluded_checks=beyond)

@@ -1,4 +1,4 @@
-"""`/sources`: what people see and order."""
+"""`/sources`: views and orders of people."""
 
 from __future__ import annotations
 

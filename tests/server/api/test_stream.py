@@ -35,7 +35,7 @@ from trainyard.protocol.rest.nodes import NodeOnline
 
 @dataclass
 class Heard:
-    """What one client was told."""
+    """The events that one client received."""
 
     ids: list[int] = field(default_factory=list)
     events: list[dict[str, object]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Heard:
 def listening(
     url: str, token: str, *, last: int | None = None, job: str | None = None
 ) -> Iterator[Heard]:
-    """Listen to a stream in a thread until the block ends."""
+    """Read a stream in a thread until the block ends."""
     heard = Heard()
     headers = {"authorization": f"Bearer {token}"}
     if last is not None:
@@ -128,7 +128,7 @@ class _UndoneError(Exception):
 def write_interleaved(
     context: Context, *, writers: int, each: int, second_half: threading.Event
 ) -> None:
-    """Commit events from several threads at once; some transactions hold on to their events."""
+    """Commit events from several threads concurrently; some transactions commit late."""
 
     def write(number: int) -> None:
         pauses = random.Random(number)
@@ -143,7 +143,7 @@ def write_interleaved(
                     append_event(own, connection, event)
                     time.sleep(pauses.random() * 0.004)
                 if pauses.random() < 0.1:
-                    raise _UndoneError  # its ids are never seen
+                    raise _UndoneError  # rolled back: its ids never appear
         database.dispose()
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(writers)]
@@ -167,7 +167,7 @@ def test_every_client_of_two_servers_sees_every_event_once_in_order(
     with ExitStack() as stack:
         urls = [stack.enter_context(serving(context)) for _ in range(2)]
         clients = [stack.enter_context(listening(url, api_token)) for url in urls for _ in range(2)]
-        # These come back in the middle, to the other server each time, with what they saw last.
+        # These reconnect in the middle, each time to the other server, with their last id.
         wanderers = [Heard(), Heard()]
         for wanderer in wanderers:
             wanderer.position = first

@@ -1,4 +1,4 @@
-"""Two API processes on one PostgreSQL: what one stores holds at the other."""
+"""Two API processes on one PostgreSQL: each acts on the rows of the other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SESSION = f"{API}/auth/session"
 
 @dataclass
 class Servers:
-    """Two servers with state folders of their own, and the same keys."""
+    """Two servers with their own state folders and the same keys."""
 
     urls: tuple[str, str]
     processes: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]
@@ -45,7 +45,7 @@ class Servers:
     """Closes the clients."""
 
     def client(self, index: int, token: str | None = None) -> httpx.Client:
-        """Return a client of one server, of an admin or with another token."""
+        """Return a client of one server, with the admin token or another one."""
         headers = {"authorization": f"Bearer {token or self.admin_token}"}
         client = httpx.Client(base_url=self.urls[index], headers=headers, timeout=PATIENCE)
         return self.opened.enter_context(client)
@@ -56,7 +56,7 @@ class Servers:
         return self.opened.enter_context(client)
 
     def new_token(self, kind: str) -> str:
-        """Return a token that the first server made."""
+        """Return a token created by the first server."""
         body = {"name": f"a-{kind}", "kind": kind}
         return str(self.client(0).post(f"{API}/tokens", json=body).json()["secret"])
 
@@ -74,7 +74,7 @@ def servers(
         settings = Settings(database_url=url, state_dir=one)
         assert ensure_key(Context(settings, database, SystemClock())) is None
         shutil.copy(one / "secrets.key", two)
-        # The first one makes the admin token.
+        # The first one creates the admin token.
         first = running.enter_context(api(one, DATABASE_URL=url))
         second = running.enter_context(api(two, DATABASE_URL=url))
         assert not (two / "admin.token").exists()
@@ -148,7 +148,7 @@ def events_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 def test_failed_logins_are_counted_together(servers: Servers) -> None:
     wrong = {"token": "ty_api_wrong"}
     with servers.database.write() as connection:
-        connection.execute(delete(failed_logins))  # of an earlier test, in a window of its own
+        connection.execute(delete(failed_logins))  # of an earlier test, in another time window
     tries = [servers.browser(number % 2).post(SESSION, json=wrong) for number in range(20)]
     statuses = [reply.status_code for reply in tries]
     assert statuses == [401] * MAX_FAILURES + [429] * (20 - MAX_FAILURES)

@@ -1,4 +1,4 @@
-"""Limits on raw sockets: what a stranger may send before there is a request."""
+"""Limits on raw sockets: what a client may send before its request is complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Dial = Callable[[], socket.socket]
 
 
 def small_app() -> FastAPI:
-    """Return an application that answers with the number of bytes that it was sent."""
+    """Return an application that answers with the number of received bytes."""
     app = FastAPI()
 
     @app.get("/echo")
@@ -51,7 +51,7 @@ def small_app() -> FastAPI:
 
 @contextmanager
 def server(limits: Limits = LIMITS, *, total: int = 100, **settings: Any) -> Iterator[Dial]:
-    """Serve the small application; yields what opens a connection to it."""
+    """Serve the small application; yield a function that connects to it."""
     config = configured(
         small_app(), Settings(**settings), connections=total, limits=limits, shutdown_seconds=1
     )
@@ -60,7 +60,7 @@ def server(limits: Limits = LIMITS, *, total: int = 100, **settings: Any) -> Ite
 
 
 def answers(connection: socket.socket, data: bytes = b"") -> bytes:
-    """Send, and return all that comes back until the server closes the connection."""
+    """Send, and return all received bytes until the server closes the connection."""
     received = b""
     with suppress(ConnectionError):
         connection.sendall(data)
@@ -70,7 +70,7 @@ def answers(connection: socket.socket, data: bytes = b"") -> bytes:
 
 
 def status(answer: bytes) -> int:
-    """Return the status of the first answer; 0 where there is none."""
+    """Return the status of the first answer; 0 without one."""
     return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
@@ -146,7 +146,7 @@ def test_a_slow_head_and_a_slow_body_are_cut_off() -> None:
 def test_a_large_body_has_time_as_long_as_enough_of_it_arrives() -> None:
     with server(replace(SHORT, body_bytes=1)) as dial:
         connection = begun(dial, POST)
-        for _ in range(10):  # three times the limit, and each second brings its byte
+        for _ in range(10):  # three times the limit, with one byte per second
             connection.settimeout(0.3)
             with suppress(TimeoutError):
                 assert connection.recv(65536) == b""
@@ -156,7 +156,7 @@ def test_a_large_body_has_time_as_long_as_enough_of_it_arrives() -> None:
 
 
 def begun(dial: Dial, data: bytes) -> socket.socket:
-    """Open a connection whose first bytes follow at once."""
+    """Open a connection and send its first bytes immediately."""
     connection = dial()
     connection.sendall(data)
     return connection
@@ -177,7 +177,7 @@ def test_bytes_that_drip_do_not_win_time() -> None:
 def test_a_client_that_does_not_read_is_cut_off() -> None:
     with server(SHORT, total=1) as dial:
         connection = begun(dial, b"GET /large HTTP/1.1\r\nhost: x\r\n" + CLOSE)
-        until(lambda: status(answers(dial(), GET + CLOSE)) == 200)  # there is room again
+        until(lambda: status(answers(dial(), GET + CLOSE)) == 200)  # a connection is free again
         assert len(answers(connection)) < 32 * 1024 * 1024
 
 

@@ -1,4 +1,4 @@
-"""What workers and supervisors send: registration, heartbeats, claims, reports, by their tokens."""
+"""Requests of workers and supervisors: registration, heartbeats, claims, reports."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_name_of_a_node_that_is_online_cannot_be_taken(
     assert reply.status_code == 409
     assert "online" in reply.json()["detail"]
     harness.reconcile(seconds=60)  # no heartbeat for a minute: it is gone
-    reply = thief.post(f"{WORKERS}/register", json=registration())  # the refusal used nothing up
+    reply = thief.post(f"{WORKERS}/register", json=registration())  # the token stays usable
     assert reply.status_code == 200
     assert node.post(f"{WORKERS}/register", json=registration()).status_code == 401
 

@@ -25,14 +25,14 @@ LEASE = 30.0
 
 @dataclass
 class Held:
-    """A lease that a node holds, as it was claimed a moment ago."""
+    """A lease that a node has just claimed."""
 
     context: Context
     leases: Leases
     report: Callable[[], object]
 
     def find(self, condition: ColumnElement[bool]) -> AnyRow | None:
-        """Return the row with its last sign of life, where the condition holds."""
+        """Return the row with its last sign of life, if the condition holds."""
         columns = [self.leases.table.c[name] for name in self.leases.key]
         query = select(*columns, self.leases.heard_at.label("heard_at"))
         with self.context.database.read() as connection:
@@ -98,7 +98,7 @@ def test_a_lease_is_taken_away_only_from_a_holder_that_was_not_heard_since(
     found = held.find(held.leases.are_held)
     assert found is not None
     assert held.find(held.leases.unheard_since(found)) == found
-    held.report()  # between the look and the transaction that takes it away
+    held.report()  # between the read and the transaction that takes it away
     assert held.find(held.leases.unheard_since(found)) is None
 
 

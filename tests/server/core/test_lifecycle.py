@@ -1,4 +1,4 @@
-"""The one door: every legal move happens with its event, every other one changes nothing."""
+"""State transitions: every legal one appends its event, every other one changes nothing."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_moves_that_belong_together_happen_together(
             context,
             job_id,
             attempt_to(attempt_id, AttemptState.STARTING),
-            job_to(job_id, JobState.STARTING),  # it is that already
+            job_to(job_id, JobState.STARTING),  # already in this state
         )
     assert harness.dump() == before
 

@@ -1,4 +1,4 @@
-"""Beats of the servers: what they store, when a gap begins, and that a failed beat ends nothing."""
+"""Beats of the servers: stored values, the start of a gap, and failed beats without effect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.server.clock import FakeClock
 
 
 class Rounds(threading.Event):
-    """Is set after so many waits, and keeps how long each was to be."""
+    """An event that is set after a number of waits, and records their timeouts."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Rounds(threading.Event):
 
 
 def stored(context: Context) -> tuple[datetime, datetime]:
-    """Return the last beat, and since when the servers are up."""
+    """Return the last beat, and the time since which the servers are up."""
     with context.database.read() as connection:
         row = connection.execute(select(beats.c.beat_at, beats.c.up_since)).one()
     return row.beat_at, row.up_since

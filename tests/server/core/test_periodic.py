@@ -1,4 +1,4 @@
-"""Periodic work: what is due runs, within its budget, whatever its neighbours and the clock do."""
+"""Periodic work: due tasks run within their budget, whatever other tasks and the clock do."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def forward_a_day(clock: FakeClock) -> None:
 
 
 def stopped(clock: FakeClock) -> None:
-    """The wall clock shows the same time from now on."""
+    """Stop the wall clock."""
     advance = clock.advance
 
     def without_the_wall(seconds: float) -> None:

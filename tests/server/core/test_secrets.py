@@ -1,4 +1,4 @@
-"""Secrets at rest and in answers: encrypted, masked, rotated, and missed when their key is."""
+"""Secrets at rest and in answers: encrypted, masked, rotated, and unreadable without their key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stored_text(context: Context) -> str:
 
 
 def waiting_notice(context: Context, job_id: str) -> str:
-    """Return the reason of the newest notice of why a job waits."""
+    """Return the newest reason why a job waits."""
     chosen = sa.select(notices.c.data).where(
         notices.c.job_id == job_id, notices.c.kind == "waiting"
     )
@@ -258,7 +258,7 @@ def test_a_database_file_and_its_folder_are_for_their_owner(
     with database.write() as connection:
         connection.exec_driver_sql("CREATE TABLE a (b)")
         assert {(folder / name).stat().st_mode & 0o777 for name in names} == {0o600}
-        for name in names:  # as a former version left them
+        for name in names:  # in the form of a former version
             (folder / name).chmod(0o644)
         folder.chmod(0o755)
         caplog.set_level(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Settings that changed their names, and those that cannot be used."""
+"""Renamed settings, and unusable ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_command_names_a_database_url_that_is_not_legal(
 
 
 def password_file(path: Path, fault: str) -> tuple[Path, str]:
-    """Return a file that cannot be used, and what its error contains."""
+    """Return an unusable file, and a part of its error."""
     if fault != "is missing":
         path.write_text("" if fault == "is empty" else "secret\n")
         path.chmod(0o644 if fault == "is open" else 0o600)

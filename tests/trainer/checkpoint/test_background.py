@@ -1,4 +1,4 @@
-"""A save in the background: what it holds, where it is waited for, and who hears of its failure."""
+"""A background save: its contents, the waits for it, and the report of its failure."""
 
 import shutil
 import threading
@@ -44,7 +44,7 @@ PINNED = CheckpointSection(async_mode="async_with_pinned_mem")
 
 
 class SlowStaging(Staging):
-    """Copies only when it is let."""
+    """Copies only after the test's permission."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -59,7 +59,7 @@ class SlowStaging(Staging):
 
 
 def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], list[bool], bool]:
-    """Save steps 1 and 2 while the tensors change as soon as they may."""
+    """Save steps 1 and 2 while the tensors change as early as possible."""
     model, optimizer = build(LAYOUT, seed=1)
     saver = manager(root, LAYOUT, section=BACKGROUND)
     staging = saver._staging = SlowStaging(torch.device("cpu"), pinned=False)
@@ -102,7 +102,7 @@ def test_what_is_saved_is_what_was_there_when_it_began(tmp_path: Path) -> None:
 
 
 def _save_counted(root: Path, section: CheckpointSection, kind: str) -> int:
-    """Save a buffer that the next forward pass changes before the save has begun to read it."""
+    """Save a buffer that the next forward pass changes before the save starts to read it."""
     model, optimizer = build(LAYOUT, seed=1)
     seen = torch.tensor(5)
     model.register_buffer("seen", seen)
@@ -137,13 +137,13 @@ def _fail_in_background(root: Path) -> tuple[Refusal, bool]:
     model, optimizer = build(LAYOUT, seed=1)
     saver = manager(root, LAYOUT, section=BACKGROUND)
     saver.save(model, optimizer, state_at(1), kind="interval")
-    # The folder cannot be made: rank 0 alone meets it, in its thread.
+    # The folder cannot be created: only rank 0 fails, in its thread.
     if dist.get_rank() == 0:
         shutil.rmtree(root / JOB / "a1")
         (root / JOB / "a1").write_text("in the way")
     dist.barrier()
     save = saver.begin(model, optimizer, state_at(2), kind="interval")
-    save.staged.wait()  # lets training go on, and raises nothing
+    save.staged.wait()  # training continues, and nothing is raised
     with pytest.raises(RunError) as caught:
         saver.begin(model, optimizer, state_at(3), kind="interval")
     return refusal(caught.value), save.done()
@@ -214,7 +214,7 @@ def _count_plans(root: Path) -> list[int]:
 
 def test_later_saves_use_the_plan_of_the_preflight(tmp_path: Path) -> None:
     answers = run_ranks(2, _count_plans, tmp_path)
-    # The first forward pass gives uneven shards other memory: they are looked at once more.
+    # The first forward pass moves uneven shards to other memory: they are listed again.
     assert all(counts[0] == 1 and counts[1] <= 2 for counts in answers)
     assert all(counts[2] == counts[1] for counts in answers)
 
@@ -226,7 +226,7 @@ def _expected_seconds(root: Path) -> list[float | None]:
 
     def wait(point: Point, path: Path) -> None:
         if point is Point.PLANNED and path.name == "step-0":
-            time.sleep(1.0)  # as a preflight does whose host compiles the first step
+            time.sleep(1.0)  # like a preflight while the host compiles the first step
 
     with at_points(wait):
         for step in range(4):
@@ -265,7 +265,7 @@ def test_what_was_left_half_written_is_collected_by_the_next_attempt(tmp_path: P
     for folder in (*folders, whole):
         create_folder(folder)
         (folder / "__0_0.distcp").write_bytes(b"half")
-    (whole / COMMITTED).write_text("")  # damaged perhaps, but not for us to remove
+    (whole / COMMITTED).write_text("")  # perhaps damaged, but not ours to remove
     run_ranks(1, _raise_fence, tmp_path, 2)
     assert [folder.exists() for folder in folders] == [False, False, True]
     assert whole.exists()

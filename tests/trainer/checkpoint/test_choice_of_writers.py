@@ -1,4 +1,4 @@
-"""Whoever writes a checkpoint, and however it got there, what is loaded is the same."""
+"""Any choice of writers, and any origin of a checkpoint, gives the same loaded state."""
 
 import math
 from collections.abc import Mapping
@@ -207,7 +207,7 @@ def test_a_writer_stays_below_its_ceiling(tmp_path: Path) -> None:
     (taken, manifest), *others = run_ranks(4, _save_counted, tmp_path, section)
     assert 0 < taken <= ceiling
     assert [memory for memory, _ in others] == [0, 0, 0]
-    assert storage_writer.piece_bytes(2**40) * BUFFERS == 2**28  # and a large one is not used up
+    assert storage_writer.piece_bytes(2**40) * BUFFERS == 2**28  # and a large one is not exhausted
     expected = run_ranks(4, _save, tmp_path / "all", FSDP4, CheckpointSection(), WIDTH)[0][1]
     for tensors in run_ranks(2, _load, tmp_path, FSDP2, manifest, WIDTH):
         _check_same(tensors, expected)

@@ -1,4 +1,4 @@
-"""What counts as a checkpoint: created once, committed last, and only by the newest attempt."""
+"""The rules of a checkpoint: created once, committed last, and only by the newest attempt."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_a_save_leaves_exactly_what_its_manifest_names(tmp_path: Path) -> None:
     names = {file.path for file in manifest.files}
     assert names == {".metadata", "index.json", "__0_0.distcp", "__1_0.distcp"}
     assert {file.name for file in folder.iterdir()} == names | {MANIFEST, COMMITTED}
-    check_contents(folder, manifest.files)  # the checksums made while writing are those of reading
+    check_contents(folder, manifest.files)  # checksums of write and read are equal
     assert (tmp_path / JOB / FENCE).read_text() == "1\n"
     assert str(tmp_path).encode() not in (folder / ".metadata").read_bytes()
 

@@ -1,4 +1,4 @@
-"""Before anything is loaded, all that differs is said at once, with what to do about it."""
+"""Before a load, one error lists all differences, with their remedies."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_all_stages_of_a_pipeline_are_compared_at_once(trained: SmallJob) -> Non
         wider.launch(2, Layout(pp=2), resume=wider.older(manifest))
     error = Attempt(wider.folder / "runs" / "2").error
     assert error.reason == "checkpoint_error"
-    changed = 2 * 3 * 3  # of both stages, not of the first one alone
+    changed = 2 * 3 * 3  # of both stages, not only of the first
     assert f"0 missing, 0 unexpected, {changed} changed" in error.message
     assert " there and float32 (96, 64) here\n    and 10 more" in error.message
     assert error.remedy.text.endswith("Give the job the model of the one that wrote it.")

@@ -1,4 +1,4 @@
-"""A damaged or planted checkpoint is refused on every rank, naming the file, and runs nothing."""
+"""Every rank refuses a damaged or planted checkpoint, names the file, and runs no code of it."""
 
 import json
 import os
@@ -34,7 +34,7 @@ DATA = "__0_0.distcp"
 
 
 class Planted:
-    """Creates a file when it is unpickled by anything that trusts it."""
+    """Creates a file when a trusting unpickler loads it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,7 +123,7 @@ def _plant_and_commit_metadata(folder: Path) -> None:
 
 
 def _plant_bytes(folder: Path) -> None:
-    """Say that a weight is an object: DCP would unpickle it from the data file."""
+    """Declare a weight to be an object: DCP would unpickle it from the data file."""
     path = folder / DCP_METADATA
     metadata = read_metadata(path.read_bytes(), path)
     metadata.state_dict_metadata["model.norm.bias"] = BytesStorageMetadata()
@@ -141,7 +141,7 @@ def _point_elsewhere(folder: Path) -> None:
 
 
 def _cover_rows_twice(folder: Path) -> None:
-    """Let the second rank's rows lie where the first's do: as many elements, and a hole."""
+    """Put the second rank's rows at the place of the first's: equal elements, and a hole."""
     path = folder / DCP_METADATA
     metadata = read_metadata(path.read_bytes(), path)
     stored = metadata.state_dict_metadata["model.norm.weight"]
@@ -175,7 +175,7 @@ def _tear_the_index(folder: Path) -> None:
 
 
 def _index_longer_chunks(folder: Path) -> None:
-    """Give the chunks more bytes than they have: later ones would be read at other places."""
+    """Declare more bytes than the chunks have: later chunks would be read at other places."""
     record = json.loads((folder / INDEX).read_text())
     for kind in record["kinds"]:
         kind["overheads"] = [(sizes, bytes_ + 64) for sizes, bytes_ in kind["overheads"]]
@@ -188,8 +188,8 @@ def _forget_a_file(folder: Path) -> None:
     commit_again(folder)
 
 
-# How it is damaged, whether the catalog has the planted digest too, the text of the error, and the
-# file that it names. With a planted digest only the unpickler rejects the metadata.
+# The damage, whether the catalog has the planted digest too, the text of the error, and the file
+# that it names. With a planted digest only the unpickler rejects the metadata.
 CASES: list[tuple[Callable[[Path], None], bool, str, str]] = [
     (_flip_a_bit, False, "is damaged", DATA),
     (_flip_a_bit_of_a_header, False, "is damaged: its checksum is", DATA),
@@ -225,7 +225,7 @@ OF_OLDER_VERSIONS = (
     _plant_bytes,
     _point_elsewhere,
 )
-"""Damages of `.metadata`, which is read where there is no other index."""
+"""Damages of `.metadata`, which is read without another index."""
 
 
 def _load_all(resumes: list[tuple[Path, ResumePoint]]) -> list[Refusal | None]:

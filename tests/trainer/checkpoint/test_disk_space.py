@@ -1,4 +1,4 @@
-"""The free space is compared with the checkpoints that are to be kept."""
+"""The free space is compared with the size of the retained checkpoints."""
 
 import re
 import shutil

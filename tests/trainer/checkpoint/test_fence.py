@@ -17,7 +17,7 @@ from trainyard.run.checkpoints.fence_file import LOCK
 
 
 def _raise(folder: Path, attempt: int) -> int:
-    """Return the fence as it was while this attempt held it, or 0 when it was outrun."""
+    """Return the fence while this attempt held it, or 0 if a newer attempt did."""
     try:
         with raised_fence(folder, attempt):
             return read_fence(folder)

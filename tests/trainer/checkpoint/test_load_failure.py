@@ -65,5 +65,5 @@ def test_a_checkpoint_that_does_not_fit_says_nothing_of_itself(root: Path) -> No
 def test_it_reaches_the_record_from_every_rank(root: Path) -> None:
     error = CheckpointError("x", fault=CheckpointFault.FILE_SIZE)
     error.load = _what_failed(error, POINT, root)
-    # A copy is made as a pickle is that other ranks get.
+    # Copied like the pickle for other ranks.
     assert failure_of(copy(error), rank=1, step=0).load == error.load

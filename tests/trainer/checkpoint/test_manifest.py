@@ -1,4 +1,4 @@
-"""Manifests and markers as plain files: what counts, and in which order they are written."""
+"""Manifests and markers as plain files: validity, and the order of their writes."""
 
 import errno
 import os

@@ -38,15 +38,15 @@ SPEC: JobSpec = parse_job_spec(
 FSDP2, FSDP4 = Layout(dp_shard=2), Layout(dp_shard=4)
 HSDP = Layout(dp_replicate=2, dp_shard=2)
 HEAD = 704
-"""Bytes that `torch.save` puts before the numbers; they are read with them."""
+"""Bytes that `torch.save` writes before the numbers; they are read with the numbers."""
 
 
 class Read(NamedTuple):
-    """What a rank read, and what it holds."""
+    """The reads of a rank, and its contents."""
 
     bytes_read: int
     rows: int
-    """Bytes of the rows of every tensor of which this rank holds some, over their whole width."""
+    """Bytes of the rows that this rank holds parts of, over their whole width, of all tensors."""
     tensors: dict[str, Tensor]
 
 
@@ -75,7 +75,7 @@ def _load(root: Path, layout: Layout, resume: ResumePoint) -> Read:
 
 
 def _load_twice(root: Path, resume: ResumePoint, damaged: Path) -> tuple[Read, Refusal]:
-    """Load a whole checkpoint, and one whose files differ from what was committed."""
+    """Load an intact checkpoint, and one with files that differ from the commit."""
     read = _load(root, HSDP, resume)
     with pytest.raises(RunError) as caught:
         _load(damaged, HSDP, resume)
@@ -112,9 +112,9 @@ def test_where_ranks_need_whole_files_nothing_is_read_twice(
     assert sum(files) <= sum(rank.bytes_read for rank in ranks) <= sum(files) + 2 * scalars
 
 
-# Ranks of FSDP 3 need more than one file of FSDP 4: a quarter of the bytes is read by who verifies
-# them and again by who needs them. With whole pieces in place of rows it would be a half. Ranks of
-# tensor parallelism need columns too, and read what lies between them.
+# Ranks of FSDP 3 need more than one file of FSDP 4: a quarter of the bytes is read twice, by the
+# rank that verifies them and by the rank that needs them. With whole pieces instead of rows it
+# would be half. Ranks of tensor parallelism also need columns, and read the bytes between them.
 @pytest.mark.parametrize(
     ("layout", "read"), [(Layout(dp_shard=3), 1.27), (Layout(dp_shard=2, tp=2), 1.32)], ids=str
 )

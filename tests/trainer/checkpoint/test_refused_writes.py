@@ -1,4 +1,4 @@
-"""A storage that refuses to be written fails the save on every rank, with path and cause."""
+"""A storage that refuses writes fails the save on every rank, with path and cause."""
 
 import os
 import resource
@@ -63,7 +63,7 @@ def test_one_rank_that_cannot_write(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB of its own."""
+    """A separate file system of 2 MiB."""
     place = tmp_path / "mounted"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], check=True)
@@ -93,5 +93,5 @@ def test_a_root_of_another_user() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o555)
-        uid = 65_534 if os.geteuid() == 0 else None  # root itself writes where it likes
+        uid = 65_534 if os.geteuid() == 0 else None  # root may write anywhere
         _check(run_ranks(2, _save, root, 7, None, uid), cause="Permission denied", path=root)

@@ -1,4 +1,4 @@
-"""What the ranks of a replica get from the first one."""
+"""Transfers from the first rank of a replica to the others."""
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ DDP = Layout(dp_replicate=2)
 
 
 def _serve(_: None) -> list[dict[str, Tensor]]:
-    """Serve twice in one process: rows of which there are none, columns, and a scalar."""
+    """Serve twice in one process: no rows, columns, and a scalar."""
     found = []
     everybody = dist.group.WORLD
     assert everybody is not None

@@ -1,4 +1,4 @@
-"""When a failed save is tried again."""
+"""When a failed save is retried."""
 
 from __future__ import annotations
 

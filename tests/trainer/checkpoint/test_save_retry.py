@@ -1,4 +1,4 @@
-"""Saves that fail for a passing reason: training goes on, and a later try saves its own step."""
+"""Transient failures of saves: training continues, and a later try saves its own step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MADE_ROOM = "made-room"
 
 @dataclass(frozen=True)
 class Disk(Meddling):
-    """A disk that is full when a save begins, and may be cleared once that is noted."""
+    """A disk that is full at the start of a save, and may be cleared after the recorded failure."""
 
     storage: str = ""
     full_at: str = "step-4"
@@ -130,7 +130,7 @@ def test_the_last_save_waits_and_shows_that_it_saves(tmp_path: Path, whole: Atte
         disk = Disk(storage=str(job.storage), full_at="step-8")
         with started_ranks(2, _train, str(run), disk, initialize=False) as ranks:
             seen = _wait_for_failures(run, 2)
-            # The rank clears the disk itself: a save that begins meanwhile would fill it again.
+            # The rank clears the disk itself: a save started meanwhile would fill it again.
             (run / MADE_ROOM).touch()
             ranks.results()
         attempt = Attempt(run)
@@ -142,7 +142,7 @@ def test_the_last_save_waits_and_shows_that_it_saves(tmp_path: Path, whole: Atte
 
 
 def _wait_for_failures(run: Path, count: int) -> Phase:
-    """Return the phase of the heartbeat once so many saves have failed."""
+    """Return the phase of the heartbeat after a number of failed saves."""
     events, deadline = run / "events.jsonl", time.monotonic() + 60
     while not events.exists() or events.read_text().count("save_failed") < count:
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Nodes that see different checkpoint roots are named before an attempt takes a step."""
+"""Nodes with different checkpoint roots are named before an attempt's first step."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_root_of_its_own_is_named_with_both_nodes_before_a_step(
     job: SmallJob, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"
-    (own / JOB).mkdir(parents=True)  # as after another attempt, whose first rank was there
+    (own / JOB).mkdir(parents=True)  # like after another attempt with its first rank there
     roots = (job.storage, job.storage, own)
     run, errors = _launch(job, (1, 1, 1), roots)
     # Rank 1 looks for the file of rank 2, which wrote it into its own folder.
@@ -138,5 +138,5 @@ def test_what_a_killed_attempt_left_is_removed_by_the_next(job: SmallJob) -> Non
     remove_probes(folder, attempt=2)
     assert sorted(_probes(folder)) == [f"{PROBE}3-0", f"{PROBE}strange"]
     remove_probes(job.storage / "missing", attempt=2)
-    job.launch(3, Layout())  # one node: what was left goes all the same
+    job.launch(3, Layout())  # one node: leftovers are still removed
     assert _probes(folder) == [f"{PROBE}strange"]

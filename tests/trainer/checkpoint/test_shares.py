@@ -1,4 +1,4 @@
-"""Every file has one rank that reads it whole, and the ranks have about as much to read."""
+"""Every file is read whole by one rank, and the ranks read about equal amounts."""
 
 import pytest
 
@@ -39,10 +39,10 @@ def _shares(manifest: Manifest, layout: Layout) -> list[list[int]]:
         (FSDP4, range(4), Layout(dp_shard=3), [[0, 1], [2], [3]]),
         (FSDP4, range(4), Layout(dp_shard=8), [[0], [], [1], [], [2], [], [3], []]),
         (FSDP4, [0], Layout(dp_shard=2), [[0], []]),
-        # Both replicas wrote: a rank reads what its shards are made of, wherever it was written.
+        # Both replicas wrote: a rank reads the parts of its shards from any of their files.
         (HSDP, range(4), HSDP, [[0, 2], [1, 3]]),
         (HSDP, range(4), Layout(dp_shard=2), [[0, 2], [1, 3]]),
-        # Replicas alone: all files hold parts of the same, and all ranks read some.
+        # Only replicas: all files hold parts of the same tensors, and all ranks read some.
         (Layout(dp_replicate=4), range(4), FSDP4, [[0], [1], [2], [3]]),
         (PIPELINE, range(8), PIPELINE, [[0, 2], [1, 3], [4, 6], [5, 7]]),
         (PIPELINE, range(8), Layout(), [[0, 1, 2, 3, 4, 5, 6, 7]]),

@@ -1,4 +1,4 @@
-"""Names and tensors of a checkpoint are those that PyTorch's own functions give."""
+"""Names and tensors of a checkpoint equal those of PyTorch's own functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 def by_pytorch(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return weights and optimizer state as `torch.distributed.checkpoint` names them."""
+    """Return weights and optimizer state with the names of `torch.distributed.checkpoint`."""
     weights = cast(dict[str, Tensor], get_model_state_dict(model))
     state = cast(dict[str, Tensor], get_optimizer_state_dict(model, optimizer, options=FLAT))
     return {f"model.{name}": high_precision(tensor) for name, tensor in weights.items()} | {
@@ -61,7 +61,7 @@ def compare_on_a_rank(spec: JobSpec, layout: Layout) -> int:
 @pytest.mark.parametrize("family", ["llama3", "qwen3"])  # the second ties its head to its embedding
 @pytest.mark.parametrize("axes", [{}, {"dp_shard": 2}, {"tp": 2}, {"pp": 2}])
 def test_names_and_memory_are_those_of_pytorch(family: str, axes: dict[str, int]) -> None:
-    """On each rank, in the same order; the tensors are the very memory."""
+    """On each rank, in the same order; the tensors share the model's memory."""
     layout = Layout(**axes)
     spec = parse_job_spec(
         {
@@ -75,7 +75,7 @@ def test_names_and_memory_are_those_of_pytorch(family: str, axes: dict[str, int]
 
 
 def test_frozen_and_tied_parameters_and_buffers() -> None:
-    """A tied weight is there once, a frozen one has what there is, a buffer is a weight."""
+    """A tied weight appears once, a frozen one without state, a buffer like a weight."""
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2), "c": nn.BatchNorm1d(2)})
     cast(nn.Linear, model["b"]).weight = cast(nn.Linear, model["a"]).weight
     cast(nn.Linear, model["b"]).bias.requires_grad_(False)
@@ -90,7 +90,7 @@ def test_frozen_and_tied_parameters_and_buffers() -> None:
 
 
 def test_without_optimizer_state_nothing_is_named() -> None:
-    """A save would hold less than the job, and say nothing of it."""
+    """A save would silently hold less than the job."""
     model = nn.Linear(2, 2)
     with pytest.raises(AssertionError, match="materialize"):
         train_tensors(model, torch.optim.AdamW(model.parameters()))
@@ -104,7 +104,7 @@ def materialized(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def test_tensors_are_listed_once_until_one_moves() -> None:
-    """Weights, moments and buffers alike; values that change in place move nothing."""
+    """Weights, moments and buffers alike; in-place changes move nothing."""
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     optimizer = materialized(model)
     listed = TrainTensors()
@@ -198,7 +198,7 @@ def test_another_object_in_the_same_memory_is_listed_and_then_watched() -> None:
 
 
 def test_a_buffer_that_becomes_another_view_of_its_memory_is_listed_anew() -> None:
-    """A model may fill a reserved tensor, of which the saved buffer is the part in use."""
+    """A model may fill a reserved tensor and save the used part of it as a buffer."""
     model = nn.Linear(2, 2)
     reserved = torch.arange(8.0)
     model.register_buffer("seen", reserved[:2])
@@ -220,7 +220,7 @@ def test_a_buffer_that_becomes_another_view_of_its_memory_is_listed_anew() -> No
 
 
 def test_memory_of_a_replaced_buffer_is_not_used_again() -> None:
-    """The address of the new one would else be that of the tensor which is listed."""
+    """Otherwise the new buffer could have the address of the listed tensor."""
     model = nn.BatchNorm1d(4096)
     optimizer = materialized(model)
     listed = TrainTensors()
@@ -232,14 +232,14 @@ def test_memory_of_a_replaced_buffer_is_not_used_again() -> None:
 
 
 def test_tensors_that_a_hook_makes_are_made_at_each_save() -> None:
-    """They are in no memory of the model, so nothing else shows that their values changed."""
+    """They are outside the model's memory, so nothing else reveals changed values."""
     model = nn.Linear(2, 2)
     model.register_state_dict_post_hook(
         lambda module, state, prefix, local: state.update(doubled=2 * module.weight.detach())
     )
     optimizer = materialized(model)
     listed = TrainTensors()
-    kept = listed(model, optimizer)  # else its memory could be used again
+    kept = listed(model, optimizer)  # otherwise its memory could be reused
     with torch.no_grad():
         model.weight.fill_(3.0)
     assert listed(model, optimizer)["model.doubled"].tolist() == [[6.0, 6.0], [6.0, 6.0]]

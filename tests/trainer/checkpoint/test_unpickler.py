@@ -1,4 +1,4 @@
-"""The metadata's pickle gets what DCP writes, and nothing else."""
+"""The unpickler of metadata accepts only what DCP writes."""
 
 import os
 import pickle
@@ -66,7 +66,7 @@ def test_any_other_name_is_refused(planted: Calls, named: str, protocol: int) ->
 
 
 def test_a_dotted_name_reaches_nothing_behind_an_allowed_one() -> None:
-    # STACK_GLOBAL may ask for attributes of attributes: os, by way of a module that imports it.
+    # STACK_GLOBAL may request attributes of attributes: os, through a module that imports it.
     content = b"\x80\x04\x8c\x25torch.distributed.checkpoint.metadata\x8c\x09os.system\x93."
     with pytest.raises(CheckpointError, match=r"names torch.distributed.checkpoint.metadata.os"):
         read_metadata(content, PATH)

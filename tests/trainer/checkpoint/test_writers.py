@@ -1,4 +1,4 @@
-"""Who writes: the choice of ranks by layout and storage."""
+"""The choice of writing ranks, by layout and storage."""
 
 from pathlib import Path
 

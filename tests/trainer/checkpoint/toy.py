@@ -80,9 +80,9 @@ def manager(
     resume: ResumePoint | None = None,
     section: CheckpointSection | None = None,
 ) -> CheckpointManager:
-    """Return the manager of an attempt of the toy job, which tries no failed save again.
+    """Return the manager of an attempt of the toy job, without retries of saves.
 
-    `section` sets how it saves.
+    `section` holds its settings of saves.
     """
     group = dist.group.WORLD
     assert group is not None
@@ -120,7 +120,7 @@ def state_at(step: int) -> TrainState:
 
 
 def full_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return what a checkpoint holds, unsharded."""
+    """Return the tensors of a checkpoint, unsharded."""
     return {
         name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
         for name, tensor in train_tensors(model, optimizer).items()
@@ -141,7 +141,7 @@ def resume_point(manifest: Manifest) -> ResumePoint:
 def save_trained(
     root: StoragePath, layout: Layout, steps: int
 ) -> tuple[Manifest, dict[str, Tensor]]:
-    """Train, save once, and return the manifest and the tensors that were saved."""
+    """Train, save once, and return the manifest and the saved tensors."""
     model, optimizer = build(layout, seed=1)
     train(model, optimizer, steps=steps)
     saver = manager(root, layout)

@@ -1,4 +1,4 @@
-"""A small synthetic input and the spec that names it."""
+"""A small synthetic input and its spec."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def text_spec(
 def open_text(
     root: Path, *, place: str = "data:.", seq_len: int = SEQ_LEN, seed: int = 0, **data: Any
 ) -> Dataset:
-    """Open the text below `root`; its cache lies next to the root."""
+    """Open the text below `root`, with its cache next to the root."""
     return open_dataset(
         text_spec(place, seq_len=seq_len, seed=seed, **data),
         roots={"data": str(root)},

@@ -60,7 +60,7 @@ def write_parquet(root: Path, documents: Sequence[str]) -> dict[str, Any]:
 
 
 def write_hub_folder(root: Path, documents: Sequence[str]) -> dict[str, Any]:
-    """As the hub's cache lays a data set out: links to blobs, other splits next to it."""
+    """Write a data set in the form of the hub's cache: links to blobs, other splits next to it."""
     blobs, snapshot = root / "blobs", root / "snapshots/0a1b/data"
     blobs.mkdir()
     snapshot.mkdir(parents=True)
@@ -78,7 +78,7 @@ def write_hub_folder(root: Path, documents: Sequence[str]) -> dict[str, Any]:
 
 
 def write_saved_folder(root: Path, documents: Sequence[str]) -> dict[str, Any]:
-    """As `datasets` saves a dictionary of splits; a leftover of `map` lies next to the data."""
+    """Write splits in the form of `datasets`, with a leftover of `map` next to the data."""
     half = len(documents) // 2
     write_saved_split(root / "train", [documents[:half], documents[half:]])
     write_saved_split(root / "test", [["not to be trained on"]])
@@ -115,7 +115,7 @@ WRITERS: dict[str, Callable[[Path, Sequence[str]], dict[str, Any]]] = {
 
 
 def write_tokenizer(folder: Path, documents: Sequence[str] = DOCUMENTS) -> tokenizers.Tokenizer:
-    """Train a small byte-level BPE, and write it as a model's folder holds it."""
+    """Train a small byte-level BPE, and write it in the form of a model's folder."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()

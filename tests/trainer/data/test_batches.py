@@ -47,9 +47,7 @@ def test_a_rank_without_work_runs_one_sequence_of_weight_zero(dataset: Dataset) 
     idle = micro_batches(dataset, position=7, partition=partition, dp_rank=2)[1]
     assert idle.weight == 0
     first = micro_batches(dataset, position=7, partition=partition, dp_rank=0)[0]
-    assert idle.tokens.tolist() == first.tokens[:1].tolist(), (
-        "a real one: models may divide by its length"
-    )
+    assert idle.tokens.tolist() == first.tokens[:1].tolist(), "a real one: models may divide"
     assert idle.labels.tolist() == [[NO_LABEL] * SEQ_LEN]
     assert idle.positions.shape == (1,)
 
@@ -95,7 +93,7 @@ def test_the_reader_reads_ahead_as_far_as_asked(dataset: Dataset) -> None:
         counting.wait_for(3)
         next(reader)
         counting.wait_for(4)
-    # Closing waits for the thread: whatever is read, is read by now.
+    # Closing waits for the thread: all reads have ended.
     assert counting.reads == 4
 
 

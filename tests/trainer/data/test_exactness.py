@@ -1,6 +1,6 @@
-"""The order of the data does not depend on who reads it: any ranks, any micro-batches, any stop.
+"""The order of the data is the same for any ranks, any micro-batches and any stop.
 
-The reference is computed from the file itself, with no part of the reader but the permutation.
+The reference is computed from the file itself; it shares only the permutation with the reader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_RANKS = 8
 
 @dataclass(frozen=True)
 class Step:
-    """What all ranks together were trained on in one step, in global order."""
+    """The data of all ranks in one step, in global order."""
 
     positions: list[int]
     tokens: list[tuple[int, ...]]
@@ -45,7 +45,7 @@ class Step:
 
 
 def run_step(dataset: Dataset, position: int, partition: BatchPartition) -> Step:
-    """Let every rank read its share, and put the shares together as the ranks would."""
+    """Let every rank read its share, and join the shares like the ranks."""
     by_rank = [
         micro_batches(dataset, position=position, partition=partition, dp_rank=r)
         for r in range(partition.dp)
@@ -101,15 +101,15 @@ def reference(root: Path, sequences: int, *, steps: int, global_batch: int) -> l
 def test_every_pair_of_world_sizes_reads_the_same_sequences(
     tmp_path: Path, sequences: int, global_batch: int
 ) -> None:
-    """Stopped on N ranks and resumed on M, all N, M <= 8, with each micro-batch size that both can.
+    """Stopped on N ranks and resumed on M, all N, M <= 8, with each micro-batch size legal on both.
 
-    Epochs of 1 and 7 sequences end within every batch; 29 and 64 end now within, now between.
+    Epochs of 1 and 7 sequences end inside every batch; 29 and 64 end inside some, between others.
     """
     root = text_root(tmp_path, sequences=sequences)
     steps, stop = 6, 3
     expected = reference(root, sequences, steps=steps, global_batch=global_batch)
     for dp in range(1, MAX_RANKS + 1):
-        # A resume opens the dataset anew, as another process on another node would.
+        # A resume opens the dataset again, like another process on another node.
         for span in (range(stop), range(stop, steps)):
             dataset = open_text(root, seed=SEED)
             read = [
@@ -164,7 +164,7 @@ def test_an_epoch_trains_every_token_but_the_first(tmp_path: Path, global_batch:
 
 @dataclass(frozen=True)
 class Stream:
-    """All documents one after another, written down without the reader."""
+    """All documents one after another, computed without the reader."""
 
     tokens: list[int]
     owners: list[int]
@@ -179,7 +179,7 @@ class Stream:
         )
 
     def window_at(self, position: int, fraction: float) -> int:
-        """Return which window is trained on at a position."""
+        """Return the window at a position."""
         windows = (len(self.tokens) - 1) // SEQ_LEN
         training = windows - int(windows * fraction)
         epoch, index = divmod(position, training)
@@ -240,7 +240,7 @@ def test_every_input_is_read_alike_on_any_world_size(
                 }
             ),
             roots={"data": str(root), "models": str(tmp_path / "models")},
-            # Built anew each time, as on another node.
+            # Built again each time, like on another node.
             cache_dir=tmp_path / f"cache-{step}",
             on_progress=lambda: None,
             processes=1,

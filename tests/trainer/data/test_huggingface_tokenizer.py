@@ -1,4 +1,4 @@
-"""A tokenizer from a file: its marks, its vocabulary, and what is refused about it."""
+"""A tokenizer from a file: its marks, its vocabulary, and refusals."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_file_and_its_folder_are_the_same_tokenizer(folder: Path) -> None:
 
 def test_it_crosses_to_other_processes(folder: Path) -> None:
     tokenizer = opened(folder)
-    other = copy.deepcopy(tokenizer)  # as pickle does it
+    other = copy.deepcopy(tokenizer)  # like pickle
     assert (other.name, other.bos, other.eos) == (tokenizer.name, tokenizer.bos, tokenizer.eos)
     text = [b"document <|end|> <s>"]
     assert np.array_equal(other.encode_batch(text)[0], tokenizer.encode_batch(text)[0])
@@ -140,7 +140,7 @@ def test_begin_and_end_come_from_the_configuration_or_usual_names(
 
 
 def test_the_configuration_lies_beside_the_name_also_when_both_are_links(folder: Path) -> None:
-    """As in the hub's cache: a snapshot links to blobs that have no names."""
+    """Like in the hub's cache: a snapshot links to blobs without names."""
     snapshot = folder.with_name("snapshot")
     snapshot.mkdir()
     for number, name in enumerate(("tokenizer.json", "tokenizer_config.json")):

@@ -1,4 +1,4 @@
-"""The byte tokenizer gives back what it was given, and agrees with the spec's vocabulary."""
+"""The byte tokenizer is reversible, and agrees with the spec's vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export of checkpoints: type, files, and what is refused."""
+"""Export of checkpoints: type, files, and refusals."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_what_was_cut_off_is_no_export_and_goes_at_the_next_try(
 
 
 def test_of_two_at_once_one_is_whole_and_both_are_done(checkpoint: Path, tmp_path: Path) -> None:
-    """As after a lease that expired: the old command still runs when the next claim begins."""
+    """Like after an expired lease: the old command still runs when the next claim starts."""
 
     def again(_total: int) -> LoggedProgress:
         export(checkpoint, tmp_path / "out")

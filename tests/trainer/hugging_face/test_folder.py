@@ -1,4 +1,4 @@
-"""What is refused before a byte of published weights is used: each difference by its name."""
+"""Refusals before a byte of published weights is used: each names its difference."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_config_of_ours_describes_the_model_it_was_made_of(family: str, size: 
     assert len(found) >= 8
 
 
-# As published with Llama-3.1-8B and Qwen3-0.6B, fields that say nothing of the shape left out.
+# As published with Llama-3.1-8B and Qwen3-0.6B, without fields that do not affect the shape.
 PUBLISHED = {
     ("llama3", "8B"): {
         "model_type": "llama",

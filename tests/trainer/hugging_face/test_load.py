@@ -1,4 +1,4 @@
-"""Jobs that start from published weights: on every layout, on record, and never on a resume."""
+"""Jobs that start from published weights: on every layout, recorded, and never on a resume."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_job_starts_from_them_says_so_and_goes_on_without_them(tmp_path: Path)
         {"path": path.name, "size": path.stat().st_size, "xxh3_128": file_digest(path)}
         for path in sorted(weights.iterdir())
     ]
-    # The loss of the first step is that of the weights, not that of a fresh model: ln(320) = 5.77.
+    # The first step has the loss of the weights, not of a fresh model: ln(320) = 5.77.
     assert first.values("train/loss")[1] > 6
 
     for path in weights.iterdir():

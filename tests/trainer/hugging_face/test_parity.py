@@ -47,13 +47,13 @@ def test_their_weights_give_their_logits(name: str, tmp_path: Path) -> None:
     assert_equal(model, reference)
 
 
-# A spec cannot give the context from which "llama, scaled" is stretched.
+# A spec cannot set the original context of "llama, scaled".
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "llama, scaled"])
 def test_our_export_gives_them_our_logits(name: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     family, arch = MODELS[name]
-    published(tmp_path / "data" / "weights", name)  # whose heads look far enough back
+    published(tmp_path / "data" / "weights", name)  # with heads that reach far enough back
     job = SmallJob(tmp_path).changed(
         tmp_path,
         model={**section(family, arch), "initial_weights": "data:weights", "dropout": 0.0},

@@ -1,4 +1,4 @@
-"""Tokenizers as they go with an export, read by the library that people load them with."""
+"""Tokenizers of exports, read by the library that people load them with."""
 
 from __future__ import annotations
 

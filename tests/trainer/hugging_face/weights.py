@@ -1,4 +1,4 @@
-"""Small models of both families, as ours and as those of the reference implementation."""
+"""Small models of both families, in our and in the reference implementation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trainer.models.families import FAMILIES
 from trainyard.training.architectures import Architecture, RopeScaling
 
 SEQ_LEN = 48
-# Heads of 16 turn at eight speeds. Within 64 tokens some of them turn often, some seldom, and one
-# lies between: each branch of the scaling is met.
+# Heads of 16 have eight rotary frequencies. Within 64 tokens some rotate often, some seldom, and
+# one is in between: each branch of the scaling is covered.
 SCALED = RopeScaling(factor=8.0, original_context=64)
-# What a spec can ask for is scaled from the context of the published ones.
+# A spec's scaling starts from the context of the published models.
 PUBLISHED = RopeScaling(factor=8.0)
 MODELS: dict[str, tuple[str, Architecture]] = {
     "llama": ("llama3", Architecture(64, 2, 4, 2, 96, 320, rope_theta=10_000.0)),
@@ -46,7 +46,7 @@ MODELS: dict[str, tuple[str, Architecture]] = {
 
 
 def section(family: str, arch: Architecture) -> dict[str, Any]:
-    """Return the section of a spec that gives a shape, which must be one that a spec can give."""
+    """Return the section of a spec with a shape, which a spec must be able to express."""
     scaling = arch.rope_scaling
     assert scaling is None or scaling == RopeScaling(scaling.factor)
     shape = {
@@ -66,7 +66,7 @@ def section(family: str, arch: Architecture) -> dict[str, Any]:
 
 
 def randomize(model: nn.Module) -> None:
-    """Give every weight a value that matters: norms around one, matrices wide enough to attend."""
+    """Give every weight an effective value: norms around one, matrices large enough to attend."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):

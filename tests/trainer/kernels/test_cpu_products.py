@@ -1,4 +1,4 @@
-"""Products on a CPU: which library, and that results are float32's."""
+"""Products on a CPU: the choice of library, and float32 results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AMD = "vendor_id\t: AuthenticAMD\nflags\t\t: avx2 avx512f avx512bw avx512dq avx5
 
 @pytest.fixture
 def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The description of a processor on which MKL lacks AVX-512, which this one may not be."""
+    """The description of a processor on which MKL lacks AVX-512; this machine may differ."""
     monkeypatch.setattr(cpu_products, "CPU_INFO", path := tmp_path / "cpuinfo")
     monkeypatch.delenv("MKL_CBWR", raising=False)
     path.write_text(AMD)
@@ -68,7 +68,7 @@ def test_the_block_alone_selects_the_library(cpu: Path) -> None:
         assert torch.get_float32_matmul_precision() == "highest"
 
 
-# torch's compiler imports what torch itself calls deprecated.
+# torch's compiler imports modules that torch deprecates.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize(("tokens", "by_mkl"), [(255, True), (256, False)])
@@ -91,7 +91,7 @@ def test_attention_to_short_sequences_keeps_mkl(
 
 
 def test_attention_in_several_threads_leaves_the_selection() -> None:
-    """A model's own code may run some: each of them selects a library for the whole process."""
+    """A model's own code may run several: each selects a library for the whole process."""
     inputs = torch.randn(3, 2, 2, 100, 32)
     interval, threads = sys.getswitchinterval(), torch.get_num_threads()
     sys.setswitchinterval(1e-6)

@@ -11,7 +11,7 @@ from trainyard.training import logit_chunks
 
 C, D = 37, 64
 V = 10_007
-"""More than two blocks of a kernel, and no multiple of one."""
+"""More than two blocks of a kernel, and not a multiple of one."""
 
 
 def draw(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

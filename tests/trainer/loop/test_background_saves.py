@@ -90,7 +90,7 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(tmp_path: Path, mode: st
 
 
 def test_by_the_clock_no_save_waits_for_the_one_before(tmp_path: Path) -> None:
-    """The save of step 1 is held until step 5: training goes on, and then the next one begins."""
+    """The save of step 1 is held until step 5: training continues, then the next save starts."""
     job = SmallJob(tmp_path).changed(
         tmp_path,
         training={"steps": 8},
@@ -108,7 +108,7 @@ def _hold_the_save_of_step_1(run_directory: str) -> None:
         if "step-1" not in path.parts:
             return
         if point is Point.PART_WRITTEN:
-            released.wait(20)  # and then the test fails, in place of a deadlock
+            released.wait(20)  # then the test fails instead of a deadlock
         elif point is Point.REPORTED:
             reported.set()
 

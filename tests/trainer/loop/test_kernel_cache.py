@@ -1,4 +1,4 @@
-"""Compiled kernels that attempts of a node share: used again, and no reason to fail."""
+"""Compiled kernels shared by attempts of a node: reused, and never a cause of failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainyard.protocol.attempt import AttemptSpec
 from trainyard.spec.layout import Layout
 
 PATIENT: dict[str, Any] = {"initialize": False, "timeout_seconds": 600.0}
-"""A C++ compiler takes 15 s of a processor for the kernels of a model."""
+"""A C++ compiler needs 15 s of processor time for the kernels of a model."""
 
 
 def _prepare(job: SmallJob, attempt: int, store: Path) -> Path:

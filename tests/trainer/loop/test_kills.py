@@ -1,4 +1,4 @@
-"""`kill -9` at each point of a save: nothing half-written counts, and the curve goes on exactly."""
+"""`kill -9` at each point of a save: no partial save counts, and the curve continues exactly."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _train_and_die(run: str, victim: int, moment: Moment) -> str:
 
 
 def _check_storage(job: SmallJob, *, number: int, newest: int, died_at: Moment) -> None:
-    """Only whole checkpoints count, the older ones are as they were, older leftovers are gone."""
+    """Check that only whole checkpoints count, older ones are unchanged, older leftovers gone."""
     committed = job.committed().values()
     assert {manifest.train_state.step for manifest in committed} == {
         *range(EVERY, newest + 1, EVERY)

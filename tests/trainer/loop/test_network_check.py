@@ -47,7 +47,7 @@ def check(folder: str) -> float | None:
 
 
 def reduces_after_arrival(folder: str) -> bool:
-    """Check while rank 1 comes last; return whether rank 1 saw a collective before it came."""
+    """Check while rank 1 arrives last; return whether it saw a collective before its arrival."""
     reduce, began = network_check._reduce, "reduces"
 
     def noted(*given: Any) -> None:
@@ -66,13 +66,13 @@ def reduces_after_arrival(folder: str) -> bool:
 
 
 class Failed:
-    """A collective of NCCL that failed: it is completed, and `wait` raises nothing."""
+    """A failed collective of NCCL: it is completed, and `wait` raises nothing."""
 
     def is_completed(self) -> bool:
         return True
 
     def wait(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
 
 def fail_on_devices(folder: str) -> str:
@@ -87,9 +87,9 @@ def fail_on_devices(folder: str) -> str:
 
 
 def fail(folder: str, reduces: int | None) -> NoReturn:
-    """Check while rank 1 joins some all-reduces, or does not arrive; end as ranks of an attempt do.
+    """Check while rank 1 joins some all-reduces or does not arrive; end like ranks of an attempt.
 
-    Rank 2 is slower to fail than the test lasts.
+    Rank 2 fails only after the end of the test.
     """
     rank = int(os.environ["RANK"])
     network_check.CHECK_SECONDS, network_check.FIRST_SECONDS = 5.0, 60.0

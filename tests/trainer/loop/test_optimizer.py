@@ -23,7 +23,7 @@ STEPS = 4
 
 
 class Toy(nn.Module):
-    """An embedding, a layer with a bias, a norm: 5 and 2 rows, so that three ranks share unevenly.
+    """An embedding, a layer with a bias, a norm: 5 and 2 rows, so three ranks shard unevenly.
 
     `frozen` gets no gradient, and `unused` is never part of the loss.
     """
@@ -212,7 +212,7 @@ def check_placement() -> None:
 def reference_step(
     weight: Tensor, gradient: Tensor, *, moments: tuple[Tensor, Tensor], step: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The update as the paper has it (Loshchilov and Hutter, 2019, algorithm 2), in float64."""
+    """Return the update of the paper (Loshchilov and Hutter, 2019, algorithm 2), in float64."""
     lr, beta1, beta2, eps, decay = 1e-2, 0.9, 0.95, 1e-8, 0.1
     first = beta1 * moments[0] + (1 - beta1) * gradient
     second = beta2 * moments[1] + (1 - beta2) * gradient.square()
@@ -262,7 +262,7 @@ SHAPES = [(5, 3), (8,), (2, 2), (30, 1)]
 
 
 def test_moments_in_bfloat16_stay_within_the_stated_distance() -> None:
-    """2^-8 / (1 - beta) of what they would be: a moment moves no more when a step is too small."""
+    """2^-8 / (1 - beta) of the exact ones: a moment stops moving when a step is too small."""
     for beta in (0.9, 0.95, 0.99):
         parameter = nn.Parameter(torch.zeros(1000))
         optimizer = ShardAdamW(
@@ -288,7 +288,7 @@ def check_bfloat16() -> None:
         kind = torch.bfloat16 if "exp_avg" in key else torch.float32
         assert value.dtype == kind, key
         if not key.endswith(STATE):
-            # 20 steps of at most lr each, of which the moments' rounding may move a tenth.
+            # 20 steps of at most lr each; the moments' rounding may change a tenth.
             assert torch.allclose(value, wide[key], atol=0.1 * 20 * 1e-2), key
 
 

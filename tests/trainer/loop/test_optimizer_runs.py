@@ -1,4 +1,4 @@
-"""Runs with each way to keep the optimizer's state: they learn, stop, move and go on."""
+"""Runs with each form of optimizer state: they learn, stop, change layout and continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_run_moves_to_other_world_sizes(optimizer: dict[str, Any], tmp_path: P
     assert list(got) == list(range(1, 13))
     same_layout = {step: got[step] for step in range(1, 7)}
     assert same_layout == {step: expected[step] for step in same_layout}, "bit by bit"
-    # Moments may be rounded the other way where their sums differ in the last place.
+    # Moments may round the other way if their sums differ in the last place.
     assert got == pytest.approx(expected, rel=1e-4 if optimizer.get("state_dtype") else 1e-6)
     assert expected[12] < expected[1]
 
@@ -91,7 +91,7 @@ def test_a_resume_switches_offloading_and_changes_no_bit(tmp_path: Path) -> None
     ],
 )
 def test_a_pipeline_rank_offloads_each_of_its_stages(schedule: str, tmp_path: Path) -> None:
-    """Two stages of a rank are two roots of FSDP, whose weights come and go by themselves."""
+    """Two stages of a rank are two roots of FSDP, which move their weights independently."""
     losses = []
     for offload in (False, True):
         folder = tmp_path / str(offload)
@@ -123,7 +123,7 @@ def test_moments_in_bfloat16_take_half_the_space_and_learn_alike(tmp_path: Path)
 
 
 def test_weights_in_bfloat16_move_to_other_world_sizes(tmp_path: Path) -> None:
-    """One rank computes with them as they are, several by way of FSDP."""
+    """One rank computes with them directly, several through FSDP."""
     losses = {}
     for dtype in ("float32", "bfloat16"):
         folder = tmp_path / dtype

@@ -30,7 +30,7 @@ HELD_SECONDS = 20.0
 def _train_with_a_held_preflight(run_directory: str, log_folder: str) -> None:
     """Train; the preflight continues on each rank once its first step has computed gradients.
 
-    `<rank>.log` in the log folder has what the rank did, in order.
+    `<rank>.log` in the log folder lists the actions of the rank, in order.
     """
     directory, rank = Path(run_directory), int(os.environ["RANK"])
     log = Path(log_folder) / f"{rank}.log"

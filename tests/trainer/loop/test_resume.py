@@ -1,4 +1,4 @@
-"""Stops, branches and the preflight: what a run saves, and where another one goes on."""
+"""Stops, branches and the preflight: the saves of a run, and the start of the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TWO = Layout(dp_shard=2)
 
 
 def test_all_ranks_stop_at_the_same_step_although_one_lags_behind(tmp_path: Path) -> None:
-    # The stop is seen after step 6, while rank 1 sleeps: it ends step 7 two seconds later.
+    # The stop is read after step 6, while rank 1 sleeps: it ends step 7 two seconds later.
     meddling = Meddling(stop_after=6, delay=(1, 6, 2.0))
     attempt = SmallJob(tmp_path).launch(1, TWO, meddling)  # compares the ranks' outcomes
     assert attempt.outcome.outcome == "stopped"
@@ -58,7 +58,7 @@ def test_checkpoints_are_saved_by_time(tmp_path: Path) -> None:
         tmp_path, training={"steps": 6}, checkpoint={"interval_seconds": 1e-6}
     )
     job.launch(1, TWO)
-    # Due between two steps, saved at the end of the next one: step 1 looked before it began.
+    # Due between two steps, saved at the end of the next one: step 1 checked at its start.
     assert {m.train_state.step for m in job.committed().values()} == {0, 1, 2, 3, 4, 5, 6}
 
 
@@ -107,7 +107,7 @@ def test_a_resume_from_an_older_checkpoint_stays_on_its_branch(tmp_path: Path) -
     assert fourth.outcome.outcome == "succeeded"
     assert job.committed()[f"{JOB}.a4.step-22"].parent == newest.checkpoint_id
 
-    # Every branch was trained on the same sequences, and came to the same losses, bit by bit.
+    # Every branch was trained on the same sequences, with bitwise equal losses.
     for branch in (second, third, fourth):
         for step in set(branch.lines) & set(first.lines):
             assert branch.digests[step] == first.digests[step]

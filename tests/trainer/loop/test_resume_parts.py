@@ -1,4 +1,4 @@
-"""A job that takes parts of a checkpoint: what it takes is bit for bit, the rest is fresh."""
+"""A job that loads parts of a checkpoint: loaded parts are bitwise equal, the rest is new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoint an attempt may go on from: settings and code are those that wrote it."""
+"""The checkpoints that an attempt may continue from: equal settings and code."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_an_older_manifest_is_compared_by_what_it_holds(tmp_path: Path, saved: M
     same = compare(old, resuming(tmp_path / "same", saved))
     assert same["compared"] == OF_OLDER_VERSIONS
     assert same["changed"] == ()
-    # Which field it is, and whether it matters, is recorded nowhere.
+    # No record names the field, or whether it matters.
     other = compare(old, resuming(tmp_path / "other", saved, optimizer={"lr": 2e-3}))
     assert [text.partition(":")[0] for text in other["changed"]] == ["spec_digest"]
     assert "not recorded" in other["changed"][0]

@@ -1,4 +1,4 @@
-"""A stop with a deadline: no save is begun that does not fit until then."""
+"""A stop with a deadline: no save starts that cannot end in time."""
 
 from __future__ import annotations
 

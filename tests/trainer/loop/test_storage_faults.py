@@ -1,4 +1,4 @@
-"""Storage that fails in the middle of a job: the reason by name, and no older checkpoint lost."""
+"""Storage faults in the middle of a job: a named reason, and no older checkpoint lost."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def _nothing(_storage: Path) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the storage right before a save, on one rank, and what mends it."""
+    """A fault of the storage right before a save, on one rank, and its repair."""
 
     happens: Callable[[Path], None]
     mended: Callable[[Path], None]
     said: str
-    """What the reason names."""
+    """Part of the reason."""
     mode: str = "disabled"
     rank: int = 0
     mounted: bool = False
@@ -149,7 +149,7 @@ def test_a_storage_that_fails_between_two_saves(folder: Path, whole: Attempt, na
 
 def _train(run: str, storage: str, name: str, uid: int | None) -> str:
     fault, rank = FAULTS[name], int(os.environ["RANK"])
-    codecs.lookup("ascii")  # the user that it becomes may not read where the interpreter lies
+    codecs.lookup("ascii")  # its new user may not read the folder of the interpreter
 
     def spoil(point: Point, path: Path) -> None:
         if rank == fault.rank and point is Point.BEGUN and path.name == SPOILED:
@@ -160,7 +160,7 @@ def _train(run: str, storage: str, name: str, uid: int | None) -> str:
 
 
 def _check_intact(job: SmallJob) -> None:
-    """The checkpoints before the fault, and no other, are listed and whole."""
+    """Check that exactly the checkpoints before the fault are listed, and that they are whole."""
     committed = job.committed()
     assert list(committed) == [f"{JOB}.a1.step-0", f"{JOB}.a1.step-2"]
     for manifest in committed.values():

@@ -1,4 +1,4 @@
-"""Validation: one value on any layout, no trace in training, and little data used as it is."""
+"""Validation: one value on any layout, no effect on training, and use of small splits."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_it_runs_at_its_interval_and_after_the_last_step(tmp_path: Path) -> None
     found = attempt.values("validation/loss")
     assert list(found) == list(attempt.values("validation/seconds")) == [3, 6, 8]
     assert found[8] < found[3] < 6.0, "it learns what held-out text has in common with the rest"
-    # A validated step has its other values too; 1 is the first one, 5 comes by the interval.
+    # A validated step has its other values too; 1 is the first one, 5 follows from the interval.
     assert list(attempt.values("train/loss")) == [1, 3, 5, 6, 8]
 
 
 @pytest.mark.parametrize("layout", [TWO, Layout(dp_shard=2, pp=2)], ids=str)
 def test_it_leaves_no_trace(layout: Layout, tmp_path: Path) -> None:
-    """Dropout is on; weights and moments are bit-equal to those of a run without validation."""
+    """With dropout; weights and moments are bitwise equal to a run without validation."""
     with_it = validated_job(tmp_path / "with", steps=5)  # two after the first validation
     without = with_it.changed(tmp_path / "without", validation={"interval_steps": 0})
     attempts = [job.launch(1, layout) for job in (with_it, without)]
@@ -55,7 +55,7 @@ def test_it_leaves_no_trace(layout: Layout, tmp_path: Path) -> None:
 
 
 def test_it_is_the_mean_loss_without_dropout(tmp_path: Path) -> None:
-    """At a rate of almost nothing, the model is still the one that it began as."""
+    """With a tiny learning rate, the model remains the initial one."""
     job = validated_job(tmp_path, steps=3).changed(
         tmp_path, optimizer={"lr": 1e-12}, lr_schedule={"warmup_steps": 0}
     )
@@ -88,7 +88,7 @@ def test_it_is_the_mean_loss_without_dropout(tmp_path: Path) -> None:
     ids=str,
 )
 def test_every_layout_gives_the_same_value(layout: Layout, tmp_path: Path) -> None:
-    """Also of a split that holds fewer sequences than asked for, and no whole number of batches."""
+    """Also with a split of fewer sequences than requested, and of no whole number of batches."""
     assert_same_value(tmp_path, layout)
 
 
@@ -120,13 +120,13 @@ def test_every_pipeline_gives_the_same_value(layout: Layout, schedule: str, tmp_
 
 @pytest.mark.slow
 def test_compiled_blocks_in_a_pipeline_give_the_same_value(tmp_path: Path) -> None:
-    """Validation has programs of its own: nothing is kept for backward, nothing is dropped."""
+    """Validation compiles its own programs: nothing is kept for backward, nothing is dropped."""
     compiled = {"enabled": True, "backend": "aot_eager"}
     assert_same_value(tmp_path, Layout(cp=2, pp=2), compile=compiled)
 
 
 def assert_same_value(folder: Path, layout: Layout, **sections: dict[str, Any]) -> None:
-    """A split with fewer sequences than asked for is worth as much as on two FSDP ranks."""
+    """Check that a split with fewer sequences than requested has the value of two FSDP ranks."""
     n_layers = sections.get("model", {}).get("n_layers", SPEC["model"]["n_layers"])
     job = validated_job(folder, batches=1000, steps=5).changed(folder, **sections)
     values = job.launch(1, layout).values("validation/loss")

@@ -1,4 +1,4 @@
-"""Time in collectives: the rank that is early waits, and the one that is late does not."""
+"""Time in collectives: an early rank waits, a late one does not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.metrics.collective_waits import measured_waits
 
 LATE = 0.4
 TRIES = 3
-"""Their median counts: a busy machine holds up either rank in one of them."""
+"""Their median counts: a busy machine delays either rank in some of them."""
 
 
 def _waits(kind: str) -> float:
@@ -90,7 +90,7 @@ def _compiled_waits() -> tuple[float, float]:
         total: torch.Tensor = _functional_collectives.wait_tensor(all_reduce(value, "sum", mesh))
         return total + 1
 
-    # An error where the graph breaks; the backend runs the graph as it is.
+    # An error at a graph break; the backend runs the graph unchanged.
     compiled = torch.compile(increased, backend="eager", fullgraph=True)
     with measured_waits(torch.device("cpu")) as waits:
         return compiled(torch.ones(4)).sum().item(), waits.seconds

@@ -1,4 +1,4 @@
-"""The flight recorder of torch, read as JSON: which collective a rank waits in, and how long."""
+"""torch's flight recorder as JSON: the collective that a rank waits in, and for how long."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ ENTRY: dict[str, Any] = {
 
 
 def _waiting_for_rank_1() -> Any:
-    """Return what rank 0 records before and while it waits in its third all-reduce."""
+    """Return the records of rank 0 before and during a wait in its third all-reduce."""
     for _ in range(2):
         dist.all_reduce(torch.ones(3))
-    # A thread of torch marks a collective as completed, a moment after its caller goes on.
+    # A thread of torch marks a collective as completed shortly after its caller continues.
     deadline = time.monotonic() + 10
     while (before := pending(recorded(nccl=False))) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Guards: what counts as a spike, and a job that leaves out what did the damage."""
+"""Guards: the definition of a spike, and a job that omits the damaging data."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def test_the_checkpoint_at_the_start_counts_as_good() -> None:
 
 
 def failing(job: SmallJob, layout: Layout, meddling: Meddling) -> Failure:
-    """Launch an attempt that a guard must end on every rank alike, and return why."""
+    """Launch an attempt that a guard must end on every rank alike, and return the reason."""
     with pytest.raises(RankError):
         job.launch(1, layout, meddling)
     return Attempt(job.folder / "runs" / "1").error
 
 
 def test_a_job_that_rolls_back_is_one_that_never_saw_the_window(tmp_path: Path) -> None:
-    """On two ranks a sequence of step 7 breaks the weights; the job goes on without, on three."""
+    """On two ranks a sequence of step 7 breaks the weights; on three ranks the job omits it."""
     bad = Meddling(breaks=(100, math.nan))
     job = SmallJob(tmp_path / "job").changed(
         tmp_path / "job",

@@ -1,4 +1,4 @@
-"""What a rank measures of itself: names, units, and what is left out where it is unknown."""
+"""A rank's own measurements: names, units, and omission of unknown values."""
 
 from __future__ import annotations
 

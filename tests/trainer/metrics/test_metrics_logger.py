@@ -1,4 +1,4 @@
-"""What is written of the steps: values at their time, the worst rank, and nothing read between."""
+"""Records of steps: values at logged steps, the worst rank, and no reads in between."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _losses(folder: str, loss_by_dp: list[float]) -> dict[str, float]:
 
 
 def test_the_largest_loss_is_the_mean_of_a_ranks_own_tokens(tmp_path: Path) -> None:
-    """Also where ranks run different numbers of sequences: 6, 5 and 5, or idle in a round."""
+    """Also if ranks run different numbers of sequences: 6, 5 and 5, or idle in a round."""
     job = SmallJob(tmp_path).changed(
         tmp_path, training={"global_batch_size": 10, "micro_batch_size": 4}
     )
@@ -116,7 +116,7 @@ def test_the_largest_loss_is_the_mean_of_a_ranks_own_tokens(tmp_path: Path) -> N
 
 
 class Reads(TorchFunctionMode):
-    """Counts what the host reads of numbers that live on the device: all but integers."""
+    """Counts the host's reads of numbers on the device, except integers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def _reads_by_step(run_directory: str) -> dict[int, list[str]]:
     with Reads() as reads:
 
         def after_step(step: int) -> None:
-            # What is written of a step is read after this call, before that of the next one.
+            # A step's written values are read after this call, before the next call.
             by_step[step] = list(reads.found)
             reads.found.clear()
 
@@ -149,7 +149,7 @@ def _reads_by_step(run_directory: str) -> dict[int, list[str]]:
 def test_nothing_is_read_of_the_device_between_logged_steps(tmp_path: Path) -> None:
     run = short_job(tmp_path, log_every_steps=4).prepare(1, Layout())
     (by_step,) = run_ranks(1, _reads_by_step, str(run), initialize=False)
-    # Values are written of the steps 1, 4, 8 and 10: read before the step after them has ended.
+    # Values of steps 1, 4, 8 and 10 are written: read before the end of the following step.
     read = {step: names for step, names in by_step.items() if step > 1 and names}
     assert list(read) == [2, 5, 9, 11]
     for names in read.values():

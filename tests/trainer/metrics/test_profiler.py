@@ -15,7 +15,7 @@ TWO = Layout(dp_shard=2)
 
 
 def asked(folder: Path, *requests: tuple[int, str, str], steps: int = 9) -> Attempt:
-    """Ask a job on two ranks for this after steps."""
+    """Send a request to a job on two ranks after some steps."""
     job = SmallJob(folder).changed(folder, training={"steps": steps})
     return job.launch(1, TWO, Meddling(ask_after=requests))
 

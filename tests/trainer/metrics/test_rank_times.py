@@ -1,4 +1,4 @@
-"""The times of all ranks of a real run: the slow one is found, and nothing of training changes."""
+"""Times of all ranks of a real run: the slow rank is found, and training is unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_slow_rank_has_the_own_time_and_the_others_wait(layout: Layout, tmp_
     attempt = run_of(tmp_path, layout, Meddling(slow=(1, SLOW)), steps=8)
     # The first line of an attempt has none.
     assert list(attempt.values("ranks/own_seconds/0")) == list(range(2, 9))
-    # Bounds for a busy machine, where either rank loses tens of milliseconds to other processes.
+    # Bounds for a busy machine: either rank loses tens of milliseconds to other processes.
     assert SLOW / 2 < own(attempt, 1) - own(attempt, 0) < 2 * SLOW
     if layout.pp == 1:  # the bubble of a pipeline differs from stage to stage
         least = median(attempt.values("ranks/wait_seconds_min").values())
@@ -70,7 +70,7 @@ def test_the_times_change_no_value(tmp_path: Path) -> None:
 def test_a_save_of_one_rank_is_no_slowness(tmp_path: Path) -> None:
     """Every second step is saved, and a save is a pause of all ranks.
 
-    It takes longer than what a busy machine adds to a step.
+    It takes longer than the delay of a step on a busy machine.
     """
     job = SmallJob(tmp_path).changed(
         tmp_path, training={"steps": 12}, checkpoint={"interval_steps": 2}

@@ -1,4 +1,4 @@
-"""The last words of a run: the first failure is the cause, and both files name it."""
+"""The failure record of a run: the first failure is the cause, and both files name it."""
 
 from __future__ import annotations
 

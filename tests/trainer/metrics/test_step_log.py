@@ -1,4 +1,4 @@
-"""The lines of `metrics.jsonl`: one a step, digests in global order, values with the last one."""
+"""Lines of `metrics.jsonl`: one per step, digests in global order, values with the last one."""
 
 from __future__ import annotations
 

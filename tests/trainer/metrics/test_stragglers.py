@@ -1,4 +1,4 @@
-"""Who is slower than its peers: found soon, never by noise, and gone when it has recovered."""
+"""Stragglers: found soon, never from noise, and removed after recovery."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def step_of(own: Sequence[tuple[float, float]]) -> list[RankSeconds]:
 def watched(
     watch: StragglerWatch, lines: int, line: Callable[[int], Sequence[RankSeconds]]
 ) -> tuple[list[tuple[int, Straggler]], list[tuple[int, int]]]:
-    """Return what was found and what was gone, each with its line."""
+    """Return the found and the recovered stragglers, each with its line."""
     found, gone = [], []
     for number in range(1, lines + 1):
         new, ended = watch.add(line(number))
@@ -71,7 +71,7 @@ def test_the_median_is_that_of_the_others(ranks: int) -> None:
 
 
 def test_ranks_are_compared_with_those_of_their_stage() -> None:
-    """The last stage has the head and computes longer; that is no fault."""
+    """The last stage has the head and computes longer, which is no fault."""
     roles = [0, 0, 0, 1, 1, 1]
     own = [1.0, 1.0, 1.0, 2.0, 2.0, 2.6]
     found, _ = watched(
@@ -86,7 +86,7 @@ def test_a_straggler_is_gone_when_it_keeps_up_and_does_not_flicker() -> None:
     watch = StragglerWatch([0] * 4)
 
     def line(number: int) -> list[RankSeconds]:
-        # Slow at first; then between the two factors, which is no recovery; then as the others.
+        # Slow at first; then between the two factors, which is no recovery; then like the others.
         slow = 1.5 if number <= 20 else 1.15 if number <= 60 else 1.0
         return step_of([(slow if rank == 2 else 1.0, 0.0) for rank in range(4)])
 
@@ -108,7 +108,7 @@ def test_a_difference_of_milliseconds_is_none() -> None:
 def noisy(
     rng: random.Random, *, ranks: int, slow: float = 1.0
 ) -> Callable[[int], list[RankSeconds]]:
-    """Return lines as of a job with the usual disturbances; rank 3 computes `slow` times as long.
+    """Return lines of a job with usual disturbances; rank 3 computes `slow` times as long.
 
     Log-normal jitter of each rank, collections of garbage and the first steps of all, a save that
     stalls one rank, a cold cache of data of one rank, and another job on one node for some lines.
@@ -116,7 +116,7 @@ def noisy(
     disturbed = {"rank": 0, "until": 0}
 
     def line(number: int) -> list[RankSeconds]:
-        # A neighbour for up to ten lines. Two in a row slow a rank for most of a window: no noise.
+        # A neighbour for up to ten lines. Two in a row slow a rank for most of a window: not noise.
         if rng.random() < 0.01 and number > disturbed["until"] + WINDOW:
             disturbed.update(rank=rng.randrange(ranks), until=number + rng.randrange(1, 10))
         own = []

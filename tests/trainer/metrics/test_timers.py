@@ -1,4 +1,4 @@
-"""Pace: rates over wall time and over the steps alone, since the last look."""
+"""Pace: rates over wall time and over step time only, since the last read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_holds_over_the_steps_since_the_last_look() -> None:
 
 
 class Device:
-    """A rank on a GPU whose steps of a second end with a collective."""
+    """A rank on a GPU with steps of a second that end with a collective."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -121,12 +121,12 @@ def test_a_comparison_leaves_out_what_precedes_its_restart() -> None:
 def test_on_a_gpu_the_time_of_steps_is_the_devices_own() -> None:
     device = torch.device("cuda")
     pace = StepTimers(tokens_per_step=1000, devices=1, device=device)
-    torch.cuda._sleep(1)  # the first kernel waits for the device to be set up
+    torch.cuda._sleep(1)  # the first kernel waits for the setup of the device
     torch.cuda.synchronize()
     pace.restart()
     for _ in range(3):
         with pace.step():
-            torch.cuda._sleep(50_000_000)  # the host goes on at once
+            torch.cuda._sleep(50_000_000)  # the host continues immediately
     with pace.waiting_for_data():
         torch.cuda.synchronize()
     values = pace.values()

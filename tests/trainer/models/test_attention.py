@@ -1,4 +1,4 @@
-"""Attention against its definition, and documents that are kept apart in it."""
+"""Attention against its definition, and with separated documents."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ def _set_blocks(counts: Tensor, indices: Tensor) -> Tensor:
     return torch.zeros_like(listed).scatter(-1, indices.long(), listed)[:, 0]
 
 
-# torch's compiler imports what torch itself calls deprecated.
+# torch's compiler imports modules that torch deprecates.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @torch.no_grad()
 def test_flex_attention_computes_the_same() -> None:
-    """Its kernel for CPUs is forward only, but is made from the same description of blocks."""
+    """Its kernel for CPUs is forward only, but uses the same description of blocks."""
     queries_Q = QUERIES["two chunks"]
     segments_BS = packed(500)
     q, k, v = (x.detach() for x in heads(1, kv_heads=2, tokens=500))

@@ -1,4 +1,4 @@
-"""The digest of an own model's code: what changes it, what does not, and its bounds."""
+"""The digest of a custom model's code: what changes it, what does not, and its bounds."""
 
 from __future__ import annotations
 

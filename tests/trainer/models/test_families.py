@@ -1,4 +1,4 @@
-"""Each family's sizes: as large as the planner counts, and what is peculiar to Qwen3 and to 3.1."""
+"""Each family's sizes equal the planner's counts; peculiarities of Qwen3 and Llama 3.1."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The loss is a float32 sum over the tokens that count, whatever the chunks."""
+"""The loss is a float32 sum over the counted tokens, whatever the chunks."""
 
 import pytest
 import torch

@@ -23,7 +23,7 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.training.architectures import Architecture
 
-# The embedding spans two blocks, and neither 2 nor 3 ranks are cut where blocks are.
+# The embedding spans two blocks; neither 2 nor 3 ranks are cut at their borders.
 ARCH = Architecture(64, 2, 4, 2, 96, 80_003)
 SPEC = parse_job_spec(
     {"model": {"n_layers": ARCH.n_layers, "ffn_dim": ARCH.ffn_dim, "vocab_size": ARCH.vocab_size}}
@@ -95,7 +95,7 @@ def test_a_draw_that_fails_ends_the_launch(monkeypatch: pytest.MonkeyPatch) -> N
     def fail(*_arguments: Any, **_options: Any) -> torch.Tensor:
         tried.append(None)
         if len(tried) > 1:
-            time.sleep(0.05)  # as a draw, so that the others are still waiting
+            time.sleep(0.05)  # like a draw, so that the others are still waiting
         raise MemoryError("no room for a block")
 
     monkeypatch.setattr(initial_weights, "BLOCK_ELEMENTS", 3000)

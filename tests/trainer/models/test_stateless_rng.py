@@ -70,7 +70,7 @@ def test_the_share_of_dropped_elements_is_p(p: float) -> None:
     sigma = (p * (1 - p) / out.numel()) ** 0.5
     assert abs(dropped.double().mean().item() - p) < 4 * sigma
     assert torch.equal(out[~dropped].unique(), torch.tensor([1 / (1 - p)]))
-    # Neither some sequences, tokens or features are dropped more often than others.
+    # No sequence, token or feature is dropped more often than others.
     for dims in ((1, 2), (0, 2), (0, 1)):
         share = dropped.double().mean(dim=dims)
         spread = (p * (1 - p) / (out.numel() / len(share))) ** 0.5
@@ -95,7 +95,7 @@ KEYS = [
 def test_masks_of_other_keys_are_independent(one: dict[str, Any], other: dict[str, Any]) -> None:
     a, b = mask(**one)[0], mask(**other)[0]
     sigma = 0.5 / (S * D) ** 0.5
-    # Elements at the same place, and at places that are shifted or mirrored against each other.
+    # Elements at the same place, and at shifted or mirrored places.
     for moved in (b, b.roll(1, 0), b.roll(1, 1), b.roll(8, 1), b.flip(0), b.flip(1)):
         assert abs((a == moved).double().mean().item() - 0.5) < 5 * sigma
 

@@ -1,1 +1,1 @@
-"""Each layout against one rank, by numbers: as a test, and as the table of docs/numerics.md."""
+"""Each layout against one rank, in numbers: a test, and the table of docs/numerics.md."""

@@ -1,4 +1,4 @@
-"""Layouts under low precision: how far they are from one rank of the same precision."""
+"""Layouts under low precision: their distance from one rank of the same precision."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from trainyard.spec.layout import Layout
 from trainyard.training.rounding import AT_ONE, Rounding
 
 FSDP, TP, CP = Layout(dp_shard=2), Layout(tp=2), Layout(cp=2)
-# As many keys as heads, so that half of each matrix is a multiple of 32 numbers, as mxfp8 needs.
+# Equal keys and heads, so that half of each matrix is a multiple of 32, as mxfp8 needs.
 MODEL = {"n_kv_heads": 8}
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A precision, and how far two layouts of it may be apart."""
+    """A precision, and the tolerated distance of two layouts."""
 
     name: str
     sections: dict[str, dict[str, Any]]
     """Sections of the spec for it."""
     loss: float
-    """Tolerated for the loss: the largest relative error over all steps."""
+    """Tolerance of the loss: the largest relative error over all steps."""
     weights: float
-    """Tolerated for the weights after the last step: of each, the norm of the difference, divided
-    by its own."""
+    """Tolerance of the weights after the last step: the norm of each difference, divided by the
+    norm of the weight."""
     layouts: tuple[Layout, ...] = (FSDP, TP, CP)
-    """Those that are measured; some emulate so slowly that a row takes minutes."""
+    """Measured layouts; some precisions are emulated so slowly that a row takes minutes."""
 
     def __str__(self) -> str:
         return self.name
@@ -43,7 +43,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a layout is from one rank."""
+    """The distance of a layout from one rank."""
 
     loss: float
     weights: float

@@ -20,7 +20,7 @@ NORM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Course:
-    """What a run measured, step by step."""
+    """The measurements of a run, step by step."""
 
     losses: tuple[float, ...]
     norms: tuple[float, ...]
@@ -48,7 +48,7 @@ def measure(row: Row, *, steps: int = STEPS) -> Errors:
 
 
 def errors_of(course: Course, expected: Course) -> Errors:
-    """Compare two courses of as many steps."""
+    """Compare two courses of equal length."""
     return Errors(
         loss=_relative(course.losses, expected.losses),
         norm=_relative(course.norms, expected.norms),
@@ -56,7 +56,7 @@ def errors_of(course: Course, expected: Course) -> Errors:
 
 
 def train(sections: dict[str, dict[str, Any]], layout: Layout, *, steps: int) -> Course:
-    """Train the job of the table on a layout, as a launch does, and return what it measured."""
+    """Train the job of the table on a layout like a launch, and return its measurements."""
     sections = {**sections, "training": {**sections.get("training", {}), "steps": steps}}
     with tempfile.TemporaryDirectory() as folder:
         job = SmallJob(Path(folder), SPEC).changed(Path(folder), **sections)
@@ -65,7 +65,7 @@ def train(sections: dict[str, dict[str, Any]], layout: Layout, *, steps: int) ->
 
 
 def course_of(attempt: Attempt, *, steps: int) -> Course:
-    """Return what an attempt wrote of its first steps."""
+    """Return an attempt's records of its first steps."""
     losses, norms = attempt.values("train/loss"), attempt.values("train/grad_norm")
     trained = range(1, steps + 1)
     return Course(tuple(losses[s] for s in trained), tuple(norms[s] for s in trained))

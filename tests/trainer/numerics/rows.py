@@ -1,4 +1,4 @@
-"""The rows of the numerics table: a layout, and the other fields of its spec."""
+"""The rows of the numerics table: a layout and further fields of its spec."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Row:
     parallelism: dict[str, Any] = field(default_factory=dict)
     """Fields of the section `parallelism` other than the axes."""
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Other sections, which the reference on one rank shares unless they only say how it runs."""
+    """Other sections; the reference on one rank shares those that affect the results."""
     slow: bool = False
-    """Left to `make test-all`: what it covers is covered by quicker rows."""
+    """Only in `make test-all`: quicker rows cover the same."""
 
     @property
     def options(self) -> str:
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def computes(self) -> dict[str, dict[str, Any]]:
-        """The sections that say what is computed, and not how it runs: the reference needs them."""
+        """The sections that determine the results, and not how they are computed."""
         return {k: v for k, v in self.sections.items() if k not in HOW_IT_RUNS}
 
     def __str__(self) -> str:
@@ -55,13 +55,13 @@ HOW_IT_RUNS = {"activation_checkpoint", "compile"}
 def row(
     *, slow: bool = False, sections: dict[str, dict[str, Any]] | None = None, **axes: Any
 ) -> Row:
-    """Return a row; what is no axis of the layout belongs to the section `parallelism`."""
+    """Return a row; options other than axes belong to the section `parallelism`."""
     layout = {name: axes.pop(name) for name in list(axes) if name in Layout.model_fields}
     return Row(Layout(**layout), axes, sections or {}, slow)
 
 
 def recompute(mode: str, **fields: Any) -> dict[str, dict[str, Any]]:
-    """Return the section that has backward recompute activations."""
+    """Return the section that makes backward recompute activations."""
     return {"activation_checkpoint": {"mode": mode, **fields}}
 
 

@@ -14,7 +14,7 @@ from tests.trainer.numerics.rows import DOCUMENTS, ROWS, Row
 from trainyard.spec.layout import Layout
 
 DAILY_STEPS = 4
-"""Two of them with weights that the optimizer has moved at the full learning rate."""
+"""Two of them with weights after steps at the full learning rate."""
 PAGE = Path(__file__).parents[3] / "docs" / "numerics.md"
 
 

@@ -1,4 +1,4 @@
-"""A change of layout leaves nothing but rounding: in float32 within its bound, in float64 none."""
+"""A change of layout adds only rounding: within its bound in float32, none in float64."""
 
 from __future__ import annotations
 

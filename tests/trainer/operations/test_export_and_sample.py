@@ -1,4 +1,4 @@
-"""Export and sample as operations: `transformers` loads what is written, and goes on as we do."""
+"""Export and sample as operations: `transformers` loads the files, and continues like ours."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOKENS = 40
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> SmallJob:
-    """A job that has learned what its lines look like."""
+    """A job that has learned the form of its lines."""
     folder = tmp_path_factory.mktemp("job")
     job = SmallJob(folder).changed(
         folder,
@@ -55,7 +55,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> SmallJob:
 def do(
     job: SmallJob, asked: ExportTask | SampleTask, operation: Path, **roots: Path
 ) -> OperationOutcome:
-    """Export the job's checkpoint, or draw from it, as a node does."""
+    """Export the job's checkpoint, or sample from it, like a node."""
     kind = OperationKind.EXPORT if isinstance(asked, ExportTask) else OperationKind.SAMPLE
     (manifest,) = job.committed().values()
     point = job.resume_point(manifest)
@@ -88,7 +88,7 @@ def a_text(job: SmallJob, **fields: Any) -> SampleTask:
 
 
 def continued_by_transformers(folder: Path, prompt: str) -> str:
-    """Return the prompt and what `transformers` writes after it, the likeliest token each time."""
+    """Return the prompt with the greedy continuation of `transformers`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)

@@ -44,7 +44,7 @@ Damage = Callable[[Path], object]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A storage root of its own."""
+    """A separate storage root."""
     path = tmp_path / "root"
     path.mkdir()
     (path / ".trainyard-root").write_text("one\n")
@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def saved(root: Path, ranks: int) -> Manifest:
-    """Save a checkpoint on so many ranks."""
+    """Save a checkpoint on a number of ranks."""
     manifest: Manifest = run_ranks(ranks, save_trained, root, Layout(dp_shard=ranks), 2)[0][0]
     return manifest
 
@@ -66,7 +66,7 @@ def do(
     root_id: str | None = "one",
     job: str = JOB,
 ) -> OperationOutcome:
-    """Do an operation in this process, and return its outcome."""
+    """Run an operation in this process, and return its outcome."""
     folder = root.parent / "operation"
     folder.mkdir(exist_ok=True)
     task = OperationTask(
@@ -187,7 +187,7 @@ def test_another_checkpoint_in_its_place_is_named(root: Path) -> None:
 
 
 def recommitted(folder: Path, change: Callable[..., object]) -> ResumePoint:
-    """Change the only index and commit it anew: all checksums are right, and it is still bad."""
+    """Change the only index and commit it again: correct checksums, but a bad checkpoint."""
     import pickle
 
     path = folder / DCP_METADATA
@@ -244,7 +244,7 @@ def test_a_whole_job_leaves_nothing_of_itself(root: Path) -> None:
 
 
 def test_the_marker_goes_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deletion that is ended right after its first act leaves no checkpoint."""
+    """A deletion killed right after its first action leaves no checkpoint."""
     folder = root / resume_point(saved(root, 1)).path
 
     def ended(_: Path) -> None:
@@ -293,7 +293,7 @@ def test_storage_that_is_not_the_one_meant_is_left_alone(root: Path) -> None:
     outcome = do(root, OperationKind.DELETE, path, root_id="two")
     assert outcome.outcome == "failed"
     assert outcome.message.endswith("is storage one, not two")
-    (root / ".trainyard-root").unlink()  # as when it is not mounted
+    (root / ".trainyard-root").unlink()  # as if not mounted
     assert do(root, OperationKind.DELETE, path).outcome == "failed"
     assert (root / path / COMMITTED).exists()
 

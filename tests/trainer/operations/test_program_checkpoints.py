@@ -30,7 +30,7 @@ Damage = Callable[[Path], object]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A storage root of its own."""
+    """A separate storage root."""
     path = tmp_path / "root"
     path.mkdir()
     (path / ".trainyard-root").write_text("one\n")

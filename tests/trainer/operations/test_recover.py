@@ -1,4 +1,4 @@
-"""Searching for the commits of a lost attempt: fenced off first, and only what is whole."""
+"""The search for commits of a lost attempt: the fence first, and only whole checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recomputing changes what is kept and what is computed twice, and no bit of the gradients."""
+"""Recomputation changes memory and repeated work, and no bit of the gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.sections.parallelism import ActivationCheckpointSection, CompileSection
 
 LAYERS = 10
-"""More than the eight programs of one function that the compiler keeps."""
+"""More than the compiler's limit of eight programs per function."""
 
 SPEC: JobSpec = parse_job_spec({"model": {"n_layers": LAYERS, "dropout": 0.1}})
 

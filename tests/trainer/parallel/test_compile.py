@@ -1,4 +1,4 @@
-"""Compiled blocks: what the machine must have."""
+"""Compiled blocks: requirements of the machine."""
 
 from __future__ import annotations
 

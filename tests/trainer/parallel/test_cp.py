@@ -1,4 +1,4 @@
-"""Context parallelism computes what one process computes: values, gradients, whole courses."""
+"""Context parallelism equals one process: values, gradients, whole courses."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_sequence_parallel_ranks_share_out_the_stream_of_their_part() -> None:
 
 
 def _heads(kv_heads: int) -> list[Tensor]:
-    """Return queries, keys, values, and by what the outputs count in the loss: whole sequences."""
+    """Return queries, keys, values, and the outputs' weights in the loss: whole sequences."""
     generator = torch.Generator().manual_seed(0)
     return [
         torch.randn(3, heads, SEQ_LEN, 16, generator=generator)
@@ -172,7 +172,7 @@ def test_attention_compiles_into_one_graph(method: str) -> None:
 
 @cache
 def reference(documents: bool, tied: bool, kv_heads: int) -> Course:
-    """Train in this process, without any layout, on the whole global batch at once."""
+    """Train in this process, without any layout, on the whole global batch in one pass."""
     spec = make_spec(**_sections(documents, tied, kv_heads))
     model = build_model(spec).to_empty(device="cpu")
     init_weights(model, spec.training.seed)

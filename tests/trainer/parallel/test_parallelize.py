@@ -1,4 +1,4 @@
-"""Layouts compute what one process computes: losses, gradients, policies, precision."""
+"""Layouts equal one process: losses, gradients, policies, precision."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_spec(*, tied: bool = False, **training: Any) -> JobSpec:
 
 @dataclass
 class Course:
-    """What a run computed; gradients are those of the first step, whole and before clipping."""
+    """The results of a run; gradients of the first step, unsharded and before clipping."""
 
     losses: list[float]
     norms: list[float]
@@ -60,7 +60,7 @@ class Course:
 
 
 def micro_batch(offsets: range, step: int, *, documents: bool = False) -> MicroBatch:
-    """Return some of a step's sequences, which follow a pattern that can be learnt.
+    """Return some of a step's sequences, which follow a learnable pattern.
 
     With `documents` each consists of documents, whose length depends on the sequence.
     """
@@ -108,7 +108,7 @@ def whole(tensor: torch.Tensor | None) -> torch.Tensor:
 
 @cache
 def reference(*, tied: bool = False) -> Course:
-    """Train in this process, without any sharding, on the whole global batch at once."""
+    """Train in this process, without any sharding, on the whole global batch in one pass."""
     spec = make_spec(tied=tied)
     model = Llama(spec.architecture, seq_len=SEQ_LEN, dropout=spec.model.dropout)
     init_weights(model, spec.training.seed)
@@ -184,13 +184,13 @@ def test_bfloat16_trains_close_to_float32(layout: Layout, reduce_dtype: str) -> 
 
 
 def _gathered_after_forward(spec: JobSpec, layout: Layout) -> tuple[set[str], set[str]]:
-    """Return the parameters that a forward pass left gathered, and those that it freed."""
+    """Return the parameters that stayed gathered after a forward pass, and the freed ones."""
     model = build_model(spec)
     stages = parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     model.to_empty(device="cpu")
     init_weights(model, 0)
     for stage in stages.values():
-        # Without an embedding a stage goes on from the residual stream of the one before.
+        # Without an embedding a stage continues from the residual stream of the previous one.
         first = stage.tok_embeddings is not None
         width = () if first else (spec.architecture.dim,)
         stage(torch.zeros(1, SEQ_LEN, *width, dtype=torch.int64 if first else torch.float32))

@@ -1,4 +1,4 @@
-"""Pipelines compute what one process computes: every schedule, any stages, any micro-batches."""
+"""Pipelines equal one process: every schedule, any stages, any micro-batches."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def make_spec(training: dict[str, Any], **parallelism: Any) -> JobSpec:
 
 @dataclass
 class Course:
-    """What a rank computed; parameters and gradients are those of step 1, whole, not clipped."""
+    """The results of a rank; parameters and gradients of step 1, unsharded, not clipped."""
 
     parameters: dict[str, torch.Tensor]
     gradients: dict[str, torch.Tensor]
@@ -73,7 +73,7 @@ class Course:
 
 
 def micro_batch(offsets: range, step: int) -> MicroBatch:
-    """Return some of a step's sequences, which follow a pattern that can be learnt."""
+    """Return some of a step's sequences, which follow a learnable pattern."""
     positions = np.array(offsets or range(1)) + (step - 1) * GLOBAL_BATCH
     places = np.arange(SEQ_LEN + 1) * (1 + positions[:, None] % 3)
     window_BS = (positions[:, None] * 37 % 256 + places) % 256
@@ -123,7 +123,7 @@ def train_on_layout(spec: JobSpec, layout: Layout, micro_batch_size: int) -> Cou
 
 @cache
 def reference() -> Course:
-    """Train in one process, without any sharding, on the whole global batch at once."""
+    """Train in one process, without any sharding, on the whole global batch in one pass."""
     course: Course = run_ranks(1, train_on_layout, make_spec({}), Layout(), GLOBAL_BATCH)[0]
     assert course.losses[-1] < course.losses[0] - 0.1, "the reference must learn"
     assert max(course.norms) > 0.5, "the reference must clip"
@@ -137,7 +137,7 @@ def run(spec: JobSpec, layout: Layout) -> list[Course]:
 
 
 def check(courses: Sequence[Course]) -> None:
-    """Compare what the ranks computed with the reference."""
+    """Compare the ranks' results with the reference."""
     expected = reference()
     held: dict[str, torch.Tensor] = {}
     for course in courses:
@@ -285,7 +285,7 @@ def test_bfloat16_trains_close_to_float32(layout: Layout, schedule: str) -> None
 
 
 def _streams_held(spec: JobSpec) -> int:
-    """Return how many residual streams a rank holds between two steps."""
+    """Return the number of residual streams that a rank holds between two steps."""
     assembly = assemble(spec, TWO, torch.device("cpu"))
     batches = [
         micro_batch(offsets, 1) for offsets in BatchPartition(GLOBAL_BATCH, 2, 1).for_rank(0)
@@ -305,7 +305,7 @@ def test_memory_for_what_is_received_is_given_back(schedule: str) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Attempt:
-    """A job in one go on two ranks that share its weights."""
+    """An uninterrupted job on two ranks that shard its weights."""
     return _job(tmp_path_factory.mktemp("whole")).launch(1, Layout(dp_shard=2))
 
 

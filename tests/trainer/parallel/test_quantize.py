@@ -1,4 +1,4 @@
-"""Quantized products change the loss by their rounding alone, and no checkpoint knows of them."""
+"""Quantized products change the loss only by rounding, and do not affect checkpoints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_spec(recipe: str, **sections: Any) -> JobSpec:
 
 
 def _losses(specs: list[JobSpec], layout: Layout) -> list[tuple[list[float], set[str]]]:
-    """Train on the same tokens under each spec; return losses, and the types of what is saved."""
+    """Train on the same tokens under each spec; return losses and saved types."""
     courses = []
     tokens_BT = torch.randint(0, 256, (4, 65), generator=torch.Generator().manual_seed(0))
     for spec in specs:

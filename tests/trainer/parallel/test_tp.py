@@ -1,4 +1,4 @@
-"""Tensor parallelism computes what one process computes: losses, gradients, norms, weights."""
+"""Tensor parallelism equals one process: losses, gradients, norms, weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def changed(spec: JobSpec, **sections: dict[str, Any]) -> JobSpec:
 
 
 class NormedHeads(Attention):
-    """Attention with a norm of each head: one weight, which each rank applies to its own heads."""
+    """Attention with a norm per head: one weight, which each rank applies to its own heads."""
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__(arch)
@@ -81,7 +81,7 @@ def _train_on_layout(spec: JobSpec, layout: Layout, normed: bool, compiled: bool
 
 @cache
 def reference(spec_json: str, *, normed: bool) -> Course:
-    """Train in this process on the whole global batch at once."""
+    """Train in this process on the whole global batch in one pass."""
     spec = parse_job_spec(spec_json)
     model = _model(spec, normed=normed)
     model.to_empty(device="cpu")
@@ -92,7 +92,7 @@ def reference(spec_json: str, *, normed: bool) -> Course:
 def expect_same(
     spec: JobSpec, layout: Layout, *, normed: bool = False, compiled: bool = False
 ) -> list[Course]:
-    """Train on a layout, compare every rank with one process, and return what the ranks saw."""
+    """Train on a layout, compare every rank with one process, and return the ranks' results."""
     expected = reference(make_plain(spec).model_dump_json(), normed=normed)
     courses = run_ranks(layout.world_size, _train_on_layout, spec, layout, normed, compiled)
     for course in courses:
@@ -197,7 +197,7 @@ def test_bfloat16_trains_close_to_float32(parallelism: dict[str, Any]) -> None:
 
 def _differing_weights(spec: JobSpec, layout: Layout) -> dict[str, int]:
     """Count, by name, the elements that differ from those of a model in one process."""
-    initial_weights.BLOCK_ELEMENTS = 3000  # so that shards begin inside blocks, and hold several
+    initial_weights.BLOCK_ELEMENTS = 3000  # so that shards start inside blocks, and hold several
     model, plain = build_model(spec), build_model(spec)
     parallelize(model, build_mesh(layout, "cpu"), spec=spec, layout=layout)
     for one in (model, plain):

@@ -1,4 +1,4 @@
-"""What tests of artifacts need: a server that takes blocks, and what was written and sent."""
+"""Shared by tests of artifacts: a server that accepts blocks, and the sent contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def digest_of(stored: bytes) -> str:
 
 
 class FakeApi:
-    """Takes blocks; what `script` names happens first, in turn."""
+    """Accepts blocks; before that, the actions of `script` happen in turn."""
 
     def __init__(self, *script: Exception | UploadReply) -> None:
         self.script = list(script)

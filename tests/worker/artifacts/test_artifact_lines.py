@@ -1,4 +1,4 @@
-"""The file of lines goes on after whatever a former supervisor left in it."""
+"""The file of lines continues after any contents left by an earlier supervisor."""
 
 from __future__ import annotations
 

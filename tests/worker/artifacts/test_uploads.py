@@ -1,4 +1,4 @@
-"""Artifacts of a program reach the server: once, over outages, from whichever supervisor."""
+"""Artifacts of a program reach the server: once, despite outages, from any supervisor."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_all_that_a_program_logs_is_there_when_its_end_is_reported(place: Place)
     assert weights.histogram is not None
     assert (weights.histogram.counts, weights.histogram.nan) == ((1, 1), 1)
     left = [path.name for path in Path(attempt.run.artifacts).iterdir()]
-    assert left == ["rank-0.jsonl"]  # what the server has needs no room
+    assert left == ["rank-0.jsonl"]  # uploaded contents need no space
 
 
 def test_an_outage_loses_nothing(place: Place, server: FakeServer) -> None:
@@ -185,7 +185,7 @@ def test_an_upload_ends_with_the_share(share: Share) -> None:
     share.run.secret.unlink()
     with pytest.raises(FileNotFoundError):
         found.upload_until_over()
-    assert found.done  # the exit waits for no thread that has ended
+    assert found.done  # the exit does not wait for an ended thread
 
 
 def test_content_of_a_record_that_is_dropped_already_is_not_sent(share: Share) -> None:
@@ -284,7 +284,7 @@ def test_a_full_disk_takes_artifacts_first_then_logs_and_never_metrics(
         assert len(found.content_files) == 1
         filler = tmp_path / "disk" / "filler"
         fill(filler)
-        # Of the others one finds no room; metrics and records still do.
+        # One of the others finds no space; metrics and records still do.
         run.log_image("late", memoryview(bytes(3)).cast("B", (1, 1, 3)))
         run.log({"train/loss": 2.0}, step=2)
         run.flush()
@@ -292,7 +292,7 @@ def test_a_full_disk_takes_artifacts_first_then_logs_and_never_metrics(
         chunks = {each.file: each for each in found.spool.chunks()}
         assert content(chunks["metrics"]).count(b"\n") == 2
         assert found.content_files == []
-        assert log.stat().st_blocks * 512 > 7 * MIB  # what artifacts took was enough
+        assert log.stat().st_blocks * 512 > 7 * MIB  # the space of artifacts was enough
         fill(filler)
         found.spool.make_room()
         assert log.stat().st_blocks * 512 < MIB

@@ -1,4 +1,4 @@
-"""A node that runs code of jobs, next to a folder of wheels that stands for the network."""
+"""A node that runs code of jobs, with a folder of wheels instead of the network."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class Site:
         return self.place.start(launcher=PROGRAM, ranks=1, program=program)
 
     def failure(self, lock: str, **environment: Any) -> Failure:
-        """Return the failure of such a launch."""
+        """Return the failure of a launch with the packages of a lock."""
         failure = self.launch(lock, **environment).exit().failure
         assert failure is not None
         return failure
 
     def give(self, digest: str) -> str:
-        """Have the server give the build to this node; return the operation's id."""
+        """Make the server send the build to this node; return the operation's id."""
         server, operation_id = self.place.server, make_id(milliseconds=1, entropy=os.urandom(10))
         task = OperationTask(
             kind=OperationKind.BUILD,
@@ -91,7 +91,7 @@ class Site:
         return wait_for(lambda: seen.outcome, "outcome of the build")
 
     def away(self) -> None:
-        """Take the wheels away: from now on nothing can be fetched."""
+        """Remove the wheels, so that nothing can be fetched."""
         shutil.rmtree(self.links)
 
 

@@ -1,4 +1,4 @@
-"""A build as a user of its own: what it leaves belongs to the worker."""
+"""A build as its own user: its files belong to the worker afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of environments: what is removed, what may be put in place."""
+"""The folder of environments: removal, and legal contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> EnvironmentStore:
 
 
 def built(store: EnvironmentStore, digest: str, *, idle: float = 0.0, size: int = 1) -> Path:
-    """Put an environment in place that was used last so many seconds ago."""
+    """Install an environment that was last used some seconds ago."""
     partial = store.begin(digest)
     (partial / "module.py").write_text("x" * size)
     store.publish(partial, digest, most_bytes=GIB)

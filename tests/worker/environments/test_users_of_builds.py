@@ -1,4 +1,4 @@
-"""Builds whose command has a user of its own, which is that of the next operation too."""
+"""Builds with a command that runs as its own user, which the next operation uses too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLANT = 'while :; do for each in {places}; do touch "$each/planted.pth"; done; s
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """A node with users, in a folder that these can pass through."""
+    """A node with users, in a folder that these can traverse."""
     server = FakeServer()
     with open_folder() as folder:
         made = make_place(folder, server)
@@ -49,7 +49,7 @@ def place() -> Iterator[Place]:
 
 
 def prepared(place: Place) -> tuple[FakeOperation, Path]:
-    """Have this node claim a build, and return it with its folder."""
+    """Claim a build on this node, and return it with its folder."""
     store = EnvironmentStore(Path(place.local.roots["checkpoints"]))
     python = python_facts(None)
     request = BuildRequest(python=python, cuda=cuda_version(), lock=f"# {os.urandom(8).hex()}\n")
@@ -90,7 +90,7 @@ def supervised(folder: Path, script: str, **limits: float) -> Iterator[subproces
 
 @contextmanager
 def left_process(script: str) -> Iterator[int]:
-    """Run what a former operation left: a process of the user of operations."""
+    """Run a leftover of an earlier operation: a process of the user of operations."""
     ids = (f"--reuid={UID}", f"--regid={UID}", "--clear-groups")
     process = subprocess.Popen(["setpriv", *ids, "sh", "-c", script], stderr=subprocess.DEVNULL)
     try:
@@ -101,7 +101,7 @@ def left_process(script: str) -> Iterator[int]:
 
 
 def test_what_a_former_operation_left_writes_into_no_build(place: Place) -> None:
-    """What lies in the folder of a build becomes a part of an environment of another job."""
+    """The contents of a build's folder become a part of an environment of another job."""
     own = place.folder / "own"
     own.mkdir()
     own.chmod(0o777)
@@ -109,7 +109,7 @@ def test_what_a_former_operation_left_writes_into_no_build(place: Place) -> None
     places = f"{environments}/.*.partial {place.node.data_dir}/operations/*/* {own}"
     with left_process(PLANT.format(places=places)) as pid:
         seen, folder = prepared(place)
-        for _ in range(3):  # it looks at all places again and again
+        for _ in range(3):  # it scans all folders repeatedly
             wait_for((own / "planted.pth").exists, "what it plants")
             (own / "planted.pth").unlink()
         script = f'find "$0" {environments} -name planted.pth; echo \'{DONE}\' > "$0/outcome.json"'
@@ -125,7 +125,7 @@ def test_what_a_former_operation_left_writes_into_no_build(place: Place) -> None
 
 
 def test_the_end_of_a_former_operation_ends_nothing_of_the_next_one(place: Place) -> None:
-    """Its claim is over, and its supervisor learns that late."""
+    """Its claim has ended, and its supervisor learns that late."""
     (_, first), (seen, second) = prepared(place), prepared(place)
     begun, script = (
         second / "begun",
@@ -152,7 +152,7 @@ def test_the_end_of_a_former_operation_ends_nothing_of_the_next_one(place: Place
 def test_a_build_that_stops_its_own_command_is_bounded(
     place: Place, seconds: float, size: int, reason: str
 ) -> None:
-    """Code of a package has the user of the command, and may stop what would watch it there."""
+    """A package's code runs as the user of the command, and may stop a watcher of that user."""
     seen, folder = prepared(place)
     script = 'head -c 2097152 /dev/zero > "$0/large"; kill -STOP $$'
     with supervised(folder, script, BUILD_SECONDS=seconds, MAX_BYTES=size):

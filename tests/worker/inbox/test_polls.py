@@ -1,4 +1,4 @@
-"""A worker without a broker: long polls of the server bring what it claims."""
+"""A worker without a broker: long polls of the server bring its messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 @contextmanager
 def worker_of(place: Place, *, secret: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker whose broker URL leads nowhere, until the block ends."""
+    """Run a worker with an unreachable broker until the block ends."""
     registered = len(place.server.registrations)
     more = {
         "TRAINYARD_URL": place.server.url,
@@ -100,7 +100,7 @@ def test_a_worker_without_a_broker_imports_no_celery() -> None:
 def polling(
     place: Place, start: Callable[[Message, Settings, LocalNode], object]
 ) -> Iterator[ServerInbox]:
-    """Poll the server of a test, and start nothing for real."""
+    """Poll the server of a test without real launches."""
     place.node.token.write_text(NODE_TOKEN)
     settings = Settings(url=place.server.url, node_name=NODE, data_dir=place.node.data_dir)
     inbox = ServerInbox(settings, place.local)
@@ -130,7 +130,7 @@ def test_what_is_refused_is_taken_again_after_a_pause(place: Place) -> None:
         wait_for(lambda: len(begun) >= 3, "third try")
     pauses = [later[1] - sooner[1] for sooner, later in pairwise(begun)]
     assert min(pauses) >= 0.5
-    # Each poll that came meanwhile named the id as known.
+    # Each poll in the meantime named the id as known.
     assert len([p for p in place.server.polls if not p.known]) <= len(begun) + 1
 
 
@@ -157,7 +157,7 @@ def test_two_start_at_once_and_what_starts_is_known(place: Place) -> None:
 def test_an_answer_without_news_makes_no_tight_loop(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "MAX_KNOWN", 0)  # so that each answer names what is in work
+    monkeypatch.setattr(polls, "MAX_KNOWN", 0)  # so that each answer names the ids in work
     place.server.insisted.add(place.grant())
     go_on = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The contract of a launcher, in a process of its own: a launcher ends every descendant.
+"""The contract of a launcher, in its own process: a launcher ends every descendant.
 
 `contract.py SCENARIO LAUNCHER RUN`; an assertion that fails is the exit code.
 """
@@ -25,7 +25,7 @@ from worker.node.process_tree import MARKER, NODE_MARKER, become_subreaper
 
 
 def ends_well(share: Share, launcher: Launcher) -> None:
-    """Ranks begin, run in the environment of the contract, and end one by one."""
+    """Ranks start, run in the environment of the contract, and end one by one."""
     before = launcher.observe()
     assert (before.pids, before.pidfds, before.exits) == ({}, {}, ())
     assert not before.started
@@ -61,7 +61,7 @@ def ends_well(share: Share, launcher: Launcher) -> None:
 
 
 def is_killed(share: Share, launcher: Launcher) -> None:
-    """A signal to a rank is seen with its time; `stop` ends the others and what they started."""
+    """A signal to a rank is recorded with its time; `stop` ends the others and their children."""
     launcher.start()
     running = until(launcher, lambda seen: seen.settled and seen.started)
     assert set(running.pids) == set(running.pidfds) == {0, 1}
@@ -83,7 +83,7 @@ def is_killed(share: Share, launcher: Launcher) -> None:
 
 
 def is_left(share: Share, launcher: Launcher) -> None:
-    """The process that started the ranks ends; the launcher of another one ends what it left."""
+    """The process that started the ranks ends; another process's launcher ends the remains."""
     if os.fork() == 0:
         launcher.start()
         until(launcher, lambda seen: seen.settled and seen.started)

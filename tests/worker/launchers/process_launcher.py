@@ -1,4 +1,4 @@
-"""A launcher of plain processes, and how a test selects it or torchrun."""
+"""A launcher of plain processes, and the choice between it and torchrun."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ProcessLauncher:
 
 
 class OnlyWarmLauncher(WarmLauncher):
-    """Fails where the ranks are not forked."""
+    """Fails if the ranks are not forked."""
 
     def start(self, *, check: Sequence[str] = ()) -> int | None:
         pid = super().start(check=check)
@@ -89,7 +89,7 @@ class OnlyWarmLauncher(WarmLauncher):
 
 
 def warm_launcher(trainer: Sequence[str]) -> LauncherFactory:
-    """Import what ranks need, and fork a forkserver, as the idle process of a node does."""
+    """Import the ranks' modules, and fork a forkserver, like the idle process of a node."""
     module = PRELOADED
     if tuple(trainer[: len(STAND_IN)]) == STAND_IN:
         module = STAND_IN_MODULE  # as `python -m` the words of the command are those of the module
@@ -111,7 +111,7 @@ LAUNCHERS: dict[str, Callable[..., Launcher]] = {
 
 
 def launcher_of(kind: str, trainer: Sequence[str]) -> LauncherFactory:
-    """Return what makes a launcher of this kind whose ranks run a command."""
+    """Return the factory of a launcher of this kind for ranks that run a command."""
     if kind == PROGRAM:
         return launcher_for
     return partial(LAUNCHERS[kind], trainer=trainer)

@@ -1,4 +1,4 @@
-"""An environment that lacks what starts the ranks."""
+"""An environment without the packages that start the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in a container: words for Apptainer, by a stand-in that records them, and for Podman."""
+"""Programs in a container: command lines for Apptainer and Podman, recorded by stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that attack their own supervisor by way of the run directory."""
+"""Programs that attack their own supervisor through the run directory."""
 
 from __future__ import annotations
 

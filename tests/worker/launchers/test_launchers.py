@@ -41,7 +41,7 @@ def test_a_launcher_keeps_the_contract(place: Place, launcher: str, scenario: st
 def test_ranks_of_uneven_shares_follow_the_node_ranks(
     place: Place, server: FakeServer, tmp_path: Path
 ) -> None:
-    """Two nodes of one attempt, with 2 ranks and 1, meet as torchrun starts them."""
+    """Two nodes of one attempt, with 2 ranks and 1, rendezvous under torchrun."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         rendezvous = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -49,7 +49,7 @@ def test_ranks_of_uneven_shares_follow_the_node_ranks(
     second = make_place(tmp_path / "second", server, name="node-2")
     attempt_id = place.grant(sizes=(2, 1), rendezvous=rendezvous)
     claim = server.attempts[attempt_id].claim
-    # A variable of torchrun by which its nodes would number their ranks without each other.
+    # With this variable torchrun's nodes would number their ranks independently.
     same = environment(TORCH_ELASTIC_WORKER_IDENTICAL="1")
     runs, starts = [], []
     for node, local in enumerate((place.local, second.local)):
@@ -76,10 +76,10 @@ def exit_of(rank: int, code: int | None) -> RankExit:
 @pytest.mark.parametrize(
     ("pids", "pidfds", "exits", "ended", "settled"),
     [
-        ({}, {}, (), False, False),  # nothing has begun
-        ({}, {}, (), True, True),  # nothing ever begins
-        ({0: 100}, {0: 5}, (), False, False),  # rank 1 is about to begin
-        ({0: 100}, {0: 5}, (), True, True),  # rank 1 never begins
+        ({}, {}, (), False, False),  # nothing has started
+        ({}, {}, (), True, True),  # nothing ever starts
+        ({0: 100}, {0: 5}, (), False, False),  # rank 1 is about to start
+        ({0: 100}, {0: 5}, (), True, True),  # rank 1 never starts
         ({0: 100, 1: 101}, {0: 5, 1: 6}, (), False, True),  # both run
         ({0: 100, 1: 101}, {0: 5}, (), False, False),  # the exit of rank 1 is not recorded yet
         ({0: 100, 1: 101}, {0: 5}, (exit_of(1, 0),), False, True),

@@ -111,7 +111,7 @@ def test_what_a_killed_fetch_left_goes_after_a_time(place: Place, server: FakeSe
 def test_a_pack_that_breaks_its_reader_counts_against_the_job_alone(
     place: Place, server: FakeServer
 ) -> None:
-    """Each header belongs to the next one, which `tarfile` reads by a call of itself."""
+    """Each header belongs to the next one, which `tarfile` reads recursively."""
     member = tarfile.TarInfo("x")
     member.type, member.size = tarfile.GNUTYPE_LONGNAME, 5
     pack = gzip.compress((member.tobuf() + b"name\0".ljust(512, b"\0")) * 2000, mtime=0)

@@ -63,7 +63,7 @@ time.sleep(600)
 
 
 GRANTED = {"nodes", "node_rank", "rendezvous", "attempt_id"}
-"""Arguments of `start` that are no fields of the program."""
+"""Arguments of `start` that are not fields of the program."""
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def start(place: Place, script: str = SAY, *, ranks: int = 2, **given: Any) -> A
 
 
 def said(attempt: Attempt, rank: int = 0) -> dict[str, Any]:
-    """Return what a rank said of itself."""
+    """Return a rank's description of itself."""
     found: dict[str, Any] = json.loads(attempt.log(rank).splitlines()[0])
     return found
 

@@ -63,7 +63,7 @@ def test_a_job_sees_the_gpus_of_its_slots_whatever_the_node_sets(
 
 def test_a_stored_spec_that_names_gpus_takes_none(run: WorkerRun) -> None:
     share = Share(run, LAUNCH, (1, 1))
-    # Refused at submission; a spec that was stored before must not take them either.
+    # Refused at submission; a spec stored earlier must not use them either.
     share.__dict__["spec"] = JobSpec.model_construct(env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
     assert share.environment["CUDA_VISIBLE_DEVICES"] == "GPU-b"
 
@@ -115,7 +115,7 @@ def test_ranks_are_contiguous_by_node(run: WorkerRun) -> None:
 def prepared(
     run: WorkerRun, rendezvous: str, *, sizes: tuple[int, ...] = (1, 1), rank: int = 0
 ) -> Any:
-    """Return what a launcher finds before its node starts a process."""
+    """Return the state that a launcher finds before its node starts a process."""
     launch = LAUNCH.model_copy(update={"node_rank": rank, "rendezvous": rendezvous})
     return TorchrunLauncher(Share(run, launch, sizes)).prepare()
 
@@ -133,7 +133,7 @@ def test_the_first_of_several_nodes_needs_the_port(
 
 @pytest.fixture
 def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host whose kernel was booted without IPv6."""
+    """A host with a kernel that was booted without IPv6."""
 
     class Socket(socket.socket):
         def __init__(self, family: int = socket.AF_INET, *args: Any, **kwargs: Any) -> None:
@@ -161,7 +161,7 @@ def test_only_a_holder_of_the_port_refuses_a_launch(
 
 
 class _Ended:
-    """Processes of which torchrun ends before it starts a rank."""
+    """Processes of a torchrun that ends before it starts a rank."""
 
     def spawn(self, command: list[str], *, output: Path, **_: Any) -> int:
         output.write_text("what torchrun printed")
@@ -174,7 +174,7 @@ class _Ended:
 def test_torchrun_that_starts_no_rank_is_at_fault_unless_its_port_is_taken(
     run: WorkerRun, held: str
 ) -> None:
-    """A process may take the port between the check of the launcher and torchrun."""
+    """A process may take the port between the launcher's check and torchrun's start."""
     Path(run.spec).write_text(JobSpec().model_dump_json())
     found = []
     for rendezvous in (held, "127.0.0.1:0"):

@@ -136,7 +136,7 @@ def test_a_damaged_archive_is_refused(archive: Archive, damage: bytes) -> None:
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a size, as a full disk would."""
+    """Limit the size of this process's files, like a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -165,7 +165,7 @@ def test_a_sparse_file_is_refused_before_its_holes_fill_the_disk(archive: Archiv
 
 
 def test_a_header_of_any_length_is_not_held_in_memory(archive: Archive) -> None:
-    for number in range(4):  # what is left of each bound does not add up
+    for number in range(4):  # the remainders of the bounds do not add up
         archive.add(f"small-{number}", b"x")
     archive.add("large", pax_headers={"comment": "x" * 3 * 2**20})
     with pytest.raises(ValueError, match="a header is longer than 1,048,576 bytes"):
@@ -176,7 +176,7 @@ def test_a_header_of_any_length_is_not_held_in_memory(archive: Archive) -> None:
 def test_headers_that_name_each_other_are_the_fault_of_the_pack(
     archive: Archive, chained: str
 ) -> None:
-    """`tarfile` reads the header after a header by a call of itself."""
+    """`tarfile` reads the header after a header recursively."""
     blocks = b"".join(header(chained) for _ in range(2000))
     archive.path.write_bytes(gzip.compress(blocks + bytes(1024)))
     with pytest.raises(ValueError, match=r"code\.pack: its headers cannot be read: Recursion"):

@@ -12,7 +12,7 @@ from tests.other_users import open_folder, python_for_others
 
 @pytest.fixture(name="open_folder")
 def made_open_folder() -> Iterator[Path]:
-    """A folder that other users can pass through."""
+    """A folder that other users can traverse."""
     with open_folder() as folder:
         yield folder
 

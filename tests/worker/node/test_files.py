@@ -1,4 +1,4 @@
-"""What ranks put into a run directory is read as their own regular files, or not at all."""
+"""Files of ranks in a run directory are read only if regular and owned by the ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def token(tmp_path: Path) -> Path:
 
 
 def plant(path: Path, kind: str, target: Path) -> None:
-    """Put what is no regular file of the rank's in the place of one."""
+    """Replace a file by something other than a regular file of the rank."""
     if kind == "link":
         path.symlink_to(target)
     elif kind == "pipe":

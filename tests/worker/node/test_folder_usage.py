@@ -56,7 +56,7 @@ def test_a_watch_finds_what_grows_and_ends_when_it_is_stopped(tmp_path: Path) ->
 
 
 def closed(folder: Path, mode: int) -> Path:
-    """Make a folder with a large file, to which its owner has these rights."""
+    """Make a folder with a large file and these permissions of its owner."""
     private = folder / "private"
     private.mkdir(parents=True)
     (private / "large").write_bytes(os.urandom(5 * MIB))
@@ -65,7 +65,7 @@ def closed(folder: Path, mode: int) -> Path:
 
 
 def counted_by_a_worker(folder: Path, *, user: int | None) -> str:
-    """Return what a worker finds that is not root and may change its user."""
+    """Return the count of a worker that is not root and may change its user."""
     words = (
         "from pathlib import Path; from worker.node.folder_usage import Limit, excess; import os; "
         f"print(excess(Path({str(folder)!r}), Limit({LIMIT.size}, 100), user={user!r})); "

@@ -1,4 +1,4 @@
-"""A hostile program as a Unix user of its own: what it reads, whom it signals, what it leaves."""
+"""A hostile program as its own Unix user: its reads, its signals, its remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process is who it was only if everything agrees, and a dead one is dead."""
+"""A process is the same only if every attribute agrees; a dead one is dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface towards other nodes: derived from the route, and enough for ranks to meet."""
+"""The interface to other nodes: derived from the route, and sufficient for the rendezvous."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture
 def networks() -> Iterator[None]:
-    """Two network namespaces with a cable between them, in which a node's own name is 127.0.1.1."""
+    """Two connected network namespaces in which a node's own name is 127.0.1.1."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
     first, second = NODES

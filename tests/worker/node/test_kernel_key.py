@@ -1,4 +1,4 @@
-"""The name of an archive of compiled kernels follows what is compiled, and the CPU."""
+"""The name of a kernel archive depends on the compiled code and the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def key(spec: JobSpec = SPEC, *, threads: str = "1") -> str:
 
 
 def test_another_cpu_has_other_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch compiles for the instructions of this one; another may not have them."""
+    """torch compiles for the instructions of this CPU; another may lack them."""
     info = tmp_path / "cpuinfo"
     monkeypatch.setattr(kernel_store, "CPU_INFO", info)
     core = "processor : {}\nmodel : 2\ncpu MHz : {}\nflags : fpu {}\n\n"

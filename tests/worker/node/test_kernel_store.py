@@ -1,4 +1,4 @@
-"""Archives of compiled kernels on a node: who writes them, what is kept, and what goes."""
+"""Kernel archives on a node: writers, retention and removal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def leave(run: WorkerRun, content: bytes = b"kernels") -> Path:
-    """Leave an archive, as the ranks do."""
+    """Leave an archive, like the ranks."""
     run.kernels.mkdir(exist_ok=True)
     path: Path = run.kernel_archive
     path.write_bytes(content)
@@ -167,7 +167,7 @@ def test_a_disk_that_fills_up_leaves_no_half_archive(
 
 
 def prepared(place: Place, *, user: RankUser | None = None, **granted: Any) -> Share:
-    """Write the run directory of an attempt, and read it as its supervisor does."""
+    """Write the run directory of an attempt, and read it like its supervisor."""
     attempt = place.attempt(place.grant(ranks=1, **granted))
     return Share.read(prepare_run(place.local, attempt.id, attempt.seen.claim, user=user))
 

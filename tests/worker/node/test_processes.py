@@ -42,7 +42,7 @@ def test_only_what_carries_both_marks_is_ended() -> None:
 
 
 def test_what_a_job_sets_does_not_act_on_what_changes_its_user(tmp_path: Path) -> None:
-    """The loader of the C library records each program that starts with these variables."""
+    """With these variables the C library's loader records each started program."""
     chosen = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "trace"), "CHOSEN": "a=\nb"}
     tree = ProcessTree(attempt_id="one", node="n")
     out = tmp_path / "out"
@@ -69,7 +69,7 @@ def test_descendants_are_found_at_any_depth() -> None:
 def test_a_cgroup_ends_what_hides_from_everything_else(tmp_path: Path) -> None:
     made = make_cgroup("test", node=f"n{os.getpid()}")
     if made is None:
-        # None can be had here: what stands in for it is proved above and by the supervisor's tests.
+        # No cgroup is available here: tests above and of the supervisor prove its substitute.
         assert not os.access("/sys/fs/cgroup", os.W_OK) or not _has_cgroup2()
         return
     script = (

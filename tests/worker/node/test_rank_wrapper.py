@@ -1,4 +1,4 @@
-"""What a program finds that the rank wrapper becomes or starts, and which error one that fails."""
+"""The environment of a program under the rank wrapper, and the error of a failing one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Becomes a command as a shell in the background does, or `nohup`."""
+"""Becomes a command like a background job of a shell, or like `nohup`."""
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "PIPE", "TERM", "XFSZ")
 """Those that `BACKGROUND` or the wrapper's own interpreter ignores or blocks."""
 

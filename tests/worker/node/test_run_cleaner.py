@@ -1,4 +1,4 @@
-"""Run directories go when attempt and job are over for a while, and nothing else goes with them."""
+"""Run directories are removed some time after attempt and job end, and nothing else is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOB, OTHER = "01kdvdna005x164m7fvjce2b60", "01kdvdna005x164m7fvjce2b61"
 
 
 class EndedJobs:
-    """The server's answer to which jobs have ended."""
+    """The server's answer about ended jobs."""
 
     def __init__(self, *ended: str, error: Exception | None = None) -> None:
         self.ended = ended
@@ -51,7 +51,7 @@ def cleaner(store: NodeStore, answer: EndedJobs, *, days: float = 7.0) -> RunCle
 
 
 def add_run(store: NodeStore, job: str = JOB, attempt: int = 1, *, days: float = 8.0) -> WorkerRun:
-    """Make the run directory of an attempt that was over so many days ago."""
+    """Make the run directory of an attempt that ended some days ago."""
     run = store.run(job, attempt)
     Path(run.logs).mkdir(parents=True)
     run.log(0).write_text("line\n")
@@ -104,7 +104,7 @@ def test_one_stays_while_its_attempt_has_something_to_deliver(store: NodeStore) 
     assert lock is not None
     with lock:
         lock.lead_to(run)
-    # Its supervisor is dead, and no reporter has begun yet.
+    # Its supervisor is dead, and no reporter has started yet.
     assert cleaner(store, answer).clean() == 0
     assert run.log(0).read_text() == "line\n"
     lock = store.lock(ATTEMPT)
@@ -167,7 +167,7 @@ def test_a_folder_that_is_no_job_stays_and_stops_no_other(store: NodeStore, name
 
 
 def test_a_folder_is_opened_through_no_link(tmp_path: Path) -> None:
-    """As a process of the user swaps it while the cleaner walks."""
+    """A process of the user may swap it while the cleaner walks."""
     outside = tmp_path / "outside"
     (outside / "inner").mkdir(parents=True)
     top = tmp_path / "top"
@@ -226,7 +226,7 @@ def test_a_round_is_bounded_and_goes_on_after_one_that_was_cut_off(
 
 @pytest.mark.parametrize("length", [1, 40])
 def test_folders_of_any_depth_go(tmp_path: Path, length: int) -> None:
-    """Short names make more levels than Python calls itself, long ones a path too long."""
+    """Short names exceed Python's recursion limit, long ones the length limit of a path."""
     for remove in (remove_tree, lambda folder: remove_all_but(folder, (), ())):
         top = tmp_path / "top"
         top.mkdir()

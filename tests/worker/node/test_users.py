@@ -1,4 +1,4 @@
-"""Ranks as Unix users of their own: what they are, what they cannot reach, and how all ends."""
+"""Ranks as their own Unix users: identity, inaccessible files, and their end."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ else:
 def as_worker(
     python: str, folder: Path, *words: str, caps: str, namespace: int | None = None
 ) -> list[str]:
-    """Run what a worker does that is not root, with some capabilities, and return what it prints.
+    """Run an action of a non-root worker with some capabilities, and return its output.
 
     Args:
         python: the interpreter.
         folder: becomes the worker's.
-        words: what it does, with its arguments.
-        caps: capabilities, as `setpriv` takes them.
+        words: the action, with its arguments.
+        caps: capabilities, in the form of `setpriv`.
         namespace: id of the machine that is 0 in a user namespace of its own; none without.
     """
     os.chown(folder, (namespace or 0) + 61_899, (namespace or 0) + 61_900)

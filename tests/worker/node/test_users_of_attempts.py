@@ -1,4 +1,4 @@
-"""An attempt whose ranks are a Unix user of their own: what it cannot reach, and how all ends."""
+"""An attempt with its own Unix user: inaccessible files, and its end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_place(open_folder: Path) -> Iterator[Place]:
 
 @dataclass
 class Launched:
-    """An attempt of one rank with a user of its own, without a supervisor yet."""
+    """An attempt of one rank with its own user, without a supervisor yet."""
 
     attempt: Attempt
     lock: AttemptLock
@@ -61,7 +61,7 @@ class Launched:
         """Start the supervisor, with a stand-in for the trainer."""
         run = self.attempt.run
         variables = environment(PYTHONPATH=packages())
-        if launcher == WARM:  # as the idle process has them, from which its supervisor is forked
+        if launcher == WARM:  # like those of the idle process that forks its supervisor
             variables = environment_of_imports(node=self.attempt.node, threads=1) | variables
         with self.lock, run.supervisor_log.open("wb") as log:
             self.attempt.supervisor = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Which place of an allocation a pilot has, when it ends, and on which disks its data may lie."""
+"""A pilot's place in its allocation, the allocation's end, and legal disks for its data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST = make_id(milliseconds=1, entropy=bytes(10))
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment without an allocation but with the variables of every provisioner."""
+    """An environment without an allocation, with the variables of every provisioner."""
     for name in list(os.environ):
         if name.startswith(("SLURM_", "TRAINYARD_PILOT", "JOB_COMPLETION")):
             monkeypatch.delenv(name)
@@ -105,7 +105,7 @@ def test_without_an_answer_the_last_end_stays(
     (tmp_path / "end").unlink()  # squeue fails
     watch.poll()
     assert watch.ends_at == 100
-    (tmp_path / "end").write_text("200")  # somebody has changed the limit
+    (tmp_path / "end").write_text("200")  # the limit was changed
     wait_for(lambda: watch.ends_at == 200, "new end")
     watch.stop()
     watch.join()

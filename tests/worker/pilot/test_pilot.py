@@ -1,4 +1,4 @@
-"""`python -m worker pilot` and `probe`, as a provisioner starts them."""
+"""`python -m worker pilot` and `probe`, started like by a provisioner."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_task_of_slurm_takes_its_data_along(place: Place, *, unreported: bool)
     with pilot_at(place, **more) as pilot:
         wait_for(lambda: place.server.heartbeats, "heartbeat")
         assert store.token.exists()
-        if unreported:  # an attempt without a supervisor, whose end the server has not heard
+        if unreported:  # an attempt without a supervisor, with an end that was not reported
             store.attempts.mkdir(exist_ok=True)
             (store.attempts / make_id(milliseconds=2, entropy=bytes(10))).touch()
         pilot.send_signal(signal.SIGTERM)
@@ -178,13 +178,13 @@ def test_a_pilot_that_is_refused_gives_up(place: Place) -> None:
 
 
 def test_a_pilot_on_a_shared_file_system_names_the_setting(place: Place) -> None:
-    with pilot_at(place, TMPDIR="/proc/self") as pilot:  # where nothing can be made
+    with pilot_at(place, TMPDIR="/proc/self") as pilot:  # where nothing can be created
         assert pilot.wait(PATIENCE) == 2
     assert "TMPDIR=/proc/self" in (place.folder / "pilot.log").read_text()
 
 
 def test_a_check_reports_what_a_pilot_would_find(place: Place) -> None:
-    place.server.unnamed = 2  # as until the server has heard of this pilot by its engine
+    place.server.unnamed = 2  # as before the engine's report names this pilot
     with pilot_at(place, "probe", TRAINYARD_NOTICE_SECONDS="30") as pilot:
         assert pilot.wait(PATIENCE) == 0, (place.folder / "pilot.log").read_text()
     assert place.server.unnamed == 0

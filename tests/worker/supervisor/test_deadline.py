@@ -1,4 +1,4 @@
-"""Until when a notice leaves the processes, from the notice to the order to stop."""
+"""The deadline of a notice for the processes, from the notice to the order to stop."""
 
 from __future__ import annotations
 

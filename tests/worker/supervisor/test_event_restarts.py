@@ -1,4 +1,4 @@
-"""Restarts in event files become lines that name what they take back, once and bounded."""
+"""Restarts in event files become lines that name the removed steps, once and bounded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lines(run: WorkerRun) -> list[MetricRecord]:
 
 
 def shown(run: WorkerRun) -> dict[str, list[int]]:
-    """Return the steps of each series after all lines, as a server keeps them."""
+    """Return the steps of each series after all lines, as a server would store them."""
     kept: dict[str, list[int]] = {}
     for line in lines(run):
         for name in line.names if isinstance(line, SeriesRestart) else ():
@@ -105,7 +105,7 @@ def test_the_state_of_an_older_worker_is_read(run: WorkerRun) -> None:
 def test_files_of_a_folder_are_read_one_after_the_other(
     run: WorkerRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a restart in the second would come before the end of the first."""
+    """Otherwise a restart in the second would come before the end of the first."""
     monkeypatch.setattr(event_tail, "TURN_BYTES", 400)
     write(run, scalars(0, 150), FIRST)
     write(run, [session_start(100), *scalars(100, 140)], SECOND)

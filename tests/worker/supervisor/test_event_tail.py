@@ -1,4 +1,4 @@
-"""Event files become records of metrics: once, whatever is written there, and bounded."""
+"""Event files become records of metrics: once, for any contents, and bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node's failure record holds, field by field, and how the trainer's last words are read."""
+"""Fields of a node's failure record, and the parsing of the trainer's last output."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_failure_names_what_ended_and_how(seen: dict[str, Any], expected: dict
 
 
 def test_the_exit_code_of_another_rank_is_not_that_of_the_error() -> None:
-    """Rank 0 ended first, but rank 1 wrote the error: its exit code was not seen yet."""
+    """Rank 0 ended first, but rank 1 wrote the error: its exit code was not known yet."""
     failure = judge(replace(SEEN, ranks=(end(0, code=9),), error=NAN), time=1.0).failure
     assert failure == replace(NAN, node="n", exit_code=None)
     own = judge(replace(SEEN, ranks=(end(1, code=9),), error=NAN), time=1.0).failure

@@ -1,4 +1,4 @@
-"""Hangs: none while a phase may be slow, and one names where each rank is."""
+"""Hangs: none in a slow phase within its limit, and each names the positions of the ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker.supervisor.hang import PHASE_SECONDS, SUSPECTED_SHARE, HangWatch
 
 LIMIT = 100.0
 HANG_SECONDS = 8.0
-"""Limit of the real trainer, whose first steps a busy machine makes in seconds."""
+"""Limit of the real trainer: on a busy machine its first steps take seconds."""
 
 
 class Clock:
@@ -86,7 +86,7 @@ def test_a_silence_that_ends_is_a_false_alarm(beats: Beats) -> None:
 
 
 def positions_of(place: Place, behaviour: str) -> tuple[str, tuple[RankPosition, ...]]:
-    """Return message and positions of an attempt that hangs by a stand-in's behaviour."""
+    """Return message and positions of an attempt that hangs with a stand-in's behaviour."""
     spec = {"guard": {"hang_seconds": HANG_SECONDS}}
     record = place.start(stand_in=behaviour, launcher=TORCHRUN, spec=spec).exit()
     assert record.failure is not None

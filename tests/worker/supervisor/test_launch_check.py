@@ -1,4 +1,4 @@
-"""A launch on a GPU that is gone, or whose memory another program holds, starts no process."""
+"""A launch on a missing GPU, or one with foreign use of memory, starts no process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from worker.node.hardware.devices import Devices
 
 GPUS = {"count": 2, **gpu(0), **gpu(1)}
 HELD = f"{os.getpid()} {GIBIBYTE}"
-"""This process, which no supervisor has started, and memory."""
+"""This process, which no supervisor started, and its memory."""
 
 Start = Callable[[dict[str, object]], Attempt]
 
 
 @pytest.fixture
 def start(place: Place, nvml: FakeNvml) -> Start:
-    """Starts an attempt on both GPUs of a node whose NVML gives some values."""
+    """Start an attempt on both GPUs of a node with these values of NVML."""
     hardware = Hardware(
         device="cuda",
         slots=2,

@@ -33,7 +33,7 @@ from worker.supervisor.spool import Spool
 
 
 def assert_everything_arrived(attempt: Attempt) -> None:
-    """What the server stored is what the files hold: nothing lost, doubled or out of order."""
+    """Check that the server stored the files' contents: nothing lost, doubled or out of order."""
     for rank in (0, 1):
         log = attempt.seen.files[f"log:{rank}"]
         assert log == Path(attempt.run.log(rank)).read_bytes()

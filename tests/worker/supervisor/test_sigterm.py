@@ -1,4 +1,4 @@
-"""SIGTERM to every process of a step reaches the supervisor perhaps last; it is a preemption."""
+"""SIGTERM to every process of a Slurm step is a preemption, even if the supervisor is last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spool cuts files into chunks that put together are the files."""
+"""The spool splits files into chunks that together are the files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_the_server_has_gives_its_disk_space_back(run: WorkerRun) -> None:
     assert after.st_size == before.st_size
     assert after.st_blocks <= before.st_blocks // 2
     assert path.read_bytes().endswith(b"x" * kept)
-    with path.open("ab") as file:  # the writer goes on where it was
+    with path.open("ab") as file:  # the writer continues at its offset
         file.write(b"more")
     (chunk,) = spool.chunks()
     assert (chunk.start, content(chunk)) == (kept * 4, b"more")
@@ -184,7 +184,7 @@ def test_half_a_line_of_metrics_holds_no_event_back(run: WorkerRun) -> None:
 
 
 def ranks_of(run: WorkerRun, count: int) -> Spool:
-    """The spool of a program with so many processes on this node."""
+    """Return the spool of a program with a number of processes on this node."""
     Path(run.rank_metrics).mkdir()
     return Spool(run, ranks=[], processes=range(count))
 

@@ -1,4 +1,4 @@
-"""Which bytes a report takes from which file, and which disk space comes back, to the byte."""
+"""Which bytes a report takes from each file, and which disk space is freed, to the byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCK = 4096
 
 
 def test_logs_that_fill_a_report_take_turns(run: WorkerRun) -> None:
-    """A report holds two whole chunks: of three logs each is left out once in three reports."""
+    """A report holds two whole chunks: each of three logs is omitted once in three reports."""
     for rank in range(3):
         Path(run.log(rank)).write_bytes(b"x" * (CHUNK_BYTES + 1))
     spool = Spool(run, ranks=range(3))
@@ -117,7 +117,7 @@ def test_progress_is_more_than_the_server_had(run: WorkerRun) -> None:
 
 
 def zeros(path: Path) -> int:
-    """Bytes at the start of a file that read as zeros."""
+    """Return the number of zero bytes at the start of a file."""
     return len(path.read_bytes()) - len(path.read_bytes().lstrip(b"\0"))
 
 

@@ -27,7 +27,7 @@ SOON = 10.0
 
 
 def assert_killed(attempt: Attempt, rank: int, *, killed_at: float) -> None:
-    """The exit record names rank and signal within ten seconds, and nothing remains."""
+    """Check that the exit record names rank and signal within 10 s, and that nothing remains."""
     record = attempt.exit()
     assert record.time - killed_at < SOON
     assert record.outcome == "failed"
@@ -295,7 +295,7 @@ def test_sigterm_is_a_preemption(place: Place) -> None:
 
 
 def test_sigterm_to_every_process_saves_as_a_preemption_does(place: Place) -> None:
-    """Slurm signals a step so, and torchrun and the ranks must outlive the save."""
+    """Slurm signals a step like this, and torchrun and the ranks must survive until the save."""
     attempt = place.start(spec=LONG)
     wait_for(lambda: attempt.seen.files.get("metrics", b"").count(b"\n") >= 5, "five steps")
     processes = attempt.processes

@@ -19,17 +19,17 @@ from worker.warm.hand_over import SOCKET
 
 @dataclass
 class Idle:
-    """Idle processes on the node of a test, with a process in place of their worker."""
+    """Idle processes on the node of a test, with another process as their worker."""
 
     place: Place
     worker: subprocess.Popen[bytes]
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     ready: bool = False
-    """Whether the last one waits for launches."""
+    """Whether the last process waits for launches."""
 
     @property
     def output(self) -> str:
-        """What they have printed."""
+        """Return their output."""
         return (self.place.folder / "idle.out").read_text()
 
     def start(

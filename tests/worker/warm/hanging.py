@@ -1,4 +1,4 @@
-"""A module whose import hangs, as on a disk that does not answer."""
+"""A module whose import hangs, like on a disk that does not answer."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What an idle process must not fork after: a module whose import leaves a file open."""
+"""A module whose import leaves a file open: an idle process must not fork after it."""
 
 import os
 

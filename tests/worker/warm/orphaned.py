@@ -1,4 +1,4 @@
-"""A module during whose import the worker ends."""
+"""A module that ends the worker during its import."""
 
 import os
 import select

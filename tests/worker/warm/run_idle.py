@@ -1,4 +1,4 @@
-"""`python -m worker idle` without a fork, with ranks that succeed in place of the trainer.
+"""`python -m worker idle` without a fork, with ranks that succeed instead of the trainer.
 
 run_idle.py DATA_DIR WORKER_PID WORKER_START STATUS MODULE SECONDS [PACKAGE that counts]
 """

@@ -1,4 +1,4 @@
-"""What the forkserver of a test imports in place of the trainer: ranks that soon succeed."""
+"""Imported by a test's forkserver instead of the trainer: ranks that soon succeed."""
 
 import sys
 from typing import NoReturn
@@ -11,6 +11,6 @@ def preload() -> None:
 
 
 def enter() -> NoReturn:
-    """Run the stand-in as a rank that succeeds, or a check that finds nothing wrong."""
+    """Run the stand-in as a rank that succeeds, or as a check without findings."""
     sys.argv[1:1] = ["succeed"]
     stand_in.enter()

@@ -1,4 +1,4 @@
-"""A claimed launch is launched once, whatever becomes of the supervisor that waits for it."""
+"""A claimed launch is launched once, whatever happens to the waiting supervisor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cold(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """Why launches started a supervisor of their own; none is started."""
+    """The reasons why launches would start a new supervisor; none is started."""
     reasons: list[str | None] = []
 
     def note(_run: WorkerRun, _lock: AttemptLock, *, why_cold: str | None = None) -> None:
@@ -68,7 +68,7 @@ def launched(place: Place, **granted: Any) -> Attempt:
 def test_each_launch_gets_a_supervisor_of_its_own(
     place: Place, idle: Idle, cold: list[str | None]
 ) -> None:
-    """Also one that follows at once."""
+    """Also a launch that follows immediately."""
     waiting = idle.start()
     attempts = [launched(place) for _ in range(3)]
     for attempt in attempts:
@@ -110,7 +110,7 @@ def test_the_idle_process_holds_no_secret(
 
 
 def memory_of(pid: int) -> bytes:
-    """Return what a process has written into its memory."""
+    """Return the private memory that a process has written."""
     content = []
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
@@ -226,7 +226,7 @@ def test_changed_code_is_not_forked(place: Place, idle: Idle, cold: list[str | N
 
 @dataclass
 class Held:
-    """A launch that is given by hand, with the lock of its attempt."""
+    """A launch that is passed by hand, with the lock of its attempt."""
 
     place: Place
     attempt: Attempt
@@ -249,7 +249,7 @@ def held(place: Place) -> Iterator[Held]:
 
 
 def in_its_place(place: Place, act: Callable[[socket.socket], None]) -> int:
-    """Run a process that acts on the first connection as a supervisor; return its pid."""
+    """Run a process that acts as the supervisor on its first connection; return its pid."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         with in_folder(place.node) as path:
             listener.bind(path)
@@ -311,7 +311,7 @@ def test_one_that_keeps_a_launch_without_a_word_is_ended(
 def test_one_whose_word_is_lost_is_ended(
     place: Place, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise it launched the attempt, and so did the supervisor that the launch starts."""
+    """Otherwise both it and the supervisor of the launch would launch the attempt."""
 
     def lose(connection: socket.socket) -> None:
         def refuse_the_second(*words: Any, **options: Any) -> None:
@@ -331,7 +331,7 @@ def test_one_whose_word_is_lost_is_ended(
 
 
 def test_a_launch_whose_worker_is_killed_after_its_words_is_taken(held: Held) -> None:
-    """No other process starts the attempt any more."""
+    """No other process starts the attempt."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def speak_and_leave() -> None:
@@ -379,10 +379,10 @@ def test_a_supervisor_gets_the_variables_of_the_worker(
 def test_one_that_does_not_end_keeps_the_launch(
     place: Place, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other may take it: both might launch it."""
+    """No other supervisor may take it: both might launch it."""
     monkeypatch.setattr(hand_over_module, "ACCEPT_SECONDS", 0.5)
     monkeypatch.setattr(hand_over_module, "END_SECONDS", 0.5)
-    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_words: None)  # as in a disk's wait
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_words: None)  # as in a disk wait
 
     def keep(connection: socket.socket) -> None:
         offer(connection)

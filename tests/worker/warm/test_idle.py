@@ -1,4 +1,4 @@
-"""What an idle process imports, and which imports it refuses to fork after."""
+"""The imports of an idle process, and imports after which it refuses to fork."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_whose_worker_ends_during_the_imports_leaves_the_socket_of_the_next(
 def test_the_imports_of_the_trainer_leave_one_thread_whatever_others_do(
     idle: Idle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank may have several, and every user of the node may write where torch does by default."""
+    """A rank may have several, and torch's default folder is writable by every user of the node."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("LOGNAME", "worker")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
@@ -84,7 +84,7 @@ def test_it_forks_where_its_parent_ignores_the_ends_of_children(place: Place, id
 def test_a_fork_between_the_two_that_is_killed_is_no_reason_to_refuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As where memory runs out: the supervisor may have been forked, and answers by itself."""
+    """Like without memory: the supervisor may have been forked, and then answers itself."""
     fork, first = os.fork, os.getpid()
 
     def fork_and_die() -> int:

@@ -24,7 +24,7 @@ def gone(pid: int) -> bool:
 
 
 def idle_process(place: Place) -> int:
-    """Return the pid of the process that listens on a node's socket; 0 where none does."""
+    """Return the pid of the process that listens on a node's socket; 0 without one."""
     try:
         with connected(place.node) as connection:
             return peer(connection)
@@ -67,7 +67,7 @@ def peer(connection: socket.socket) -> int:
 def test_one_that_ended_is_followed_by_another_where_the_worker_forks_meanwhile(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Celery's pool does, whose processes live as long as the worker."""
+    """Like Celery's pool, whose processes live as long as the worker."""
     forked: list[int] = []
 
     def fork_and_end(_words: list[str], *, pass_fds: list[int], **_options: object) -> None:
@@ -95,7 +95,7 @@ def test_one_that_ended_is_followed_by_another_where_the_worker_forks_meanwhile(
 def test_one_that_ends_before_a_launch_came_is_followed_after_a_pause(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where memory does not suffice for it: imports would take a core for ever."""
+    """Like without enough memory: repeated imports would occupy a core forever."""
     started: list[bytes] = []
 
     def die(_words: list[str], *, pass_fds: list[int], **_options: object) -> None:

@@ -1,4 +1,4 @@
-"""What an idle process must not fork after: a module whose import leaves a thread."""
+"""A module whose import leaves a thread: an idle process must not fork after it."""
 
 import threading
 

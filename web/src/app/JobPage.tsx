@@ -40,11 +40,11 @@ const TABS = [
   { name: "spec", label: "Spec", Panel: SpecView },
 ] as const;
 
-/** What there is of a job that another tool recorded. */
+/** The tabs of a job that another tool recorded. */
 const IMPORTED_TABS = TABS.filter(({ name }) =>
   ["charts", "facts", "events", "spec"].includes(name),
 );
-/** The built-in trainer has its spec, and no facts apart from it. */
+/** The tabs of a job of the built-in trainer: its facts are its spec. */
 const TRAINER_TABS = TABS.filter(({ name }) => name !== "facts");
 
 function tabsOf(job: Job): typeof TRAINER_TABS | typeof TABS {
@@ -100,7 +100,7 @@ function OpenDialog({ job }: { job: Job }) {
   if (open === null) return null;
   const { verb, gone, onClose } = open;
   const props = { job, gone, onClose };
-  // The key gives each verb a dialog of its own: what was typed for one is not kept for the next.
+  // The key gives each verb its own dialog: input for one verb is not kept for the next.
   if (verb === "resume" || verb === "resize") {
     return <ResumeDialog key={verb} verb={verb} {...props} />;
   }

@@ -8,7 +8,7 @@ import { router } from "./router";
 
 const MAX_RETRIES = 2;
 
-/** A session that ended anywhere ends everywhere: the shell then shows the login. */
+/** End the session in every tab when a request finds it ended: the shell then shows the login. */
 function onError(error: unknown): void {
   if (isUnauthenticated(error)) endSession(queryClient);
 }

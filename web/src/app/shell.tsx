@@ -1,4 +1,4 @@
-// The frame of every page for those who are logged in: navigation, connection, theme, logout.
+// The frame of every page after the login: navigation, connection, theme, logout.
 
 import { useIsFetching, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type RefObject, useEffect, useRef, useState } from "react";
@@ -65,7 +65,7 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
   );
 }
 
-/** Give the focus to a page that replaced the one which had it: Tab begins there, not at the top. */
+/** Move the focus to a newly opened page: Tab continues there, not at the top. */
 function useFocusOfPage(): void {
   const { pathname } = useLocation();
   const shown = useRef(pathname);
@@ -77,7 +77,7 @@ function useFocusOfPage(): void {
   }, [pathname]);
 }
 
-/** Keep the name of the open page in sight where the navigation is narrower than its names. */
+/** Scroll the name of the open page into view where the navigation is too narrow for all names. */
 function useShownPage(): RefObject<HTMLElement | null> {
   const nav = useRef<HTMLElement>(null);
   const { pathname } = useLocation();
@@ -100,7 +100,7 @@ function useFeed(): void {
 const SILENT_MILLISECONDS = 2_000;
 const SLOW_MILLISECONDS = 4_000;
 
-/** Shown when live updates have stopped or a page waits for its data; a short break is not shown. */
+/** Shows that live updates have stopped or that a page waits for data, after a short delay. */
 function Connection() {
   const isLost = useLasting(useStreamStatus() !== "live", SILENT_MILLISECONDS);
   const isPending = useIsFetching({ predicate: ({ state }) => state.data === undefined }) > 0;
@@ -113,7 +113,7 @@ function Connection() {
   );
 }
 
-/** Whether something has been so for longer than a time. */
+/** Return whether a condition has held for longer than some milliseconds. */
 function useLasting(isSo: boolean, milliseconds: number): boolean {
   const [isLong, setIsLong] = useState(false);
   useEffect(() => {

@@ -1,4 +1,4 @@
-"""A model whose forward pass takes a known time, so that a step does on any machine."""
+"""A model with a forward pass, and so a step, of known duration on any machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def build(*, vocab_size: int, seq_len: int, width: int, seconds: float) -> Paced:
-    """Return the model; a forward pass sleeps for so many seconds."""
+    """Return the model; a forward pass sleeps for some seconds."""
     del seq_len
     return Paced(vocab_size, width, seconds)
 

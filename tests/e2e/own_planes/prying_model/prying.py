@@ -1,4 +1,4 @@
-"""A model whose code tries to have the token of its node: it reads it, and plants links to it."""
+"""A model whose code tries to get its node's token: it reads it, and plants links to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build(*, vocab_size: int, seq_len: int, token: str) -> Prying:
 
 
 def pry(token: Path, run: Path, *, rank: int) -> None:
-    """Try each way once, and write into the rank's log what came of it."""
+    """Try each way once, and write the result into the rank's log."""
     log, link = run / "logs" / f"rank-{rank}.log", run / "logs" / f"rank-{rank + 2}.log"
     attempt("linked", lambda: link.symlink_to(token))
     attempt("read", lambda: token.read_text())
@@ -31,7 +31,7 @@ def pry(token: Path, run: Path, *, rank: int) -> None:
 
 
 def attempt(name: str, act: Callable[[], object]) -> None:
-    """Print the name of an act, and of what it raised."""
+    """Print the name of an action, and of its error."""
     try:
         act()
     except OSError as error:

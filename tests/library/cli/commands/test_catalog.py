@@ -42,13 +42,13 @@ def job(yard: Yard) -> str:
 
 @pytest.fixture
 def fault() -> list[CheckpointFault]:
-    """What the node finds; nothing when empty."""
+    """The fault that the node finds; none if empty."""
     return []
 
 
 @pytest.fixture
 def node(yard: Yard, fault: list[CheckpointFault]) -> Iterator[None]:
-    """A node that does what it is given."""
+    """A node that runs its operations."""
     stop = Event()
 
     def work() -> None:

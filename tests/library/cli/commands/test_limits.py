@@ -1,4 +1,4 @@
-"""Lists that are cut: the rest is named, apart from the output."""
+"""Truncated lists: a note outside the output names the rest."""
 
 from __future__ import annotations
 

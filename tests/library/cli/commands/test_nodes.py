@@ -1,4 +1,4 @@
-"""`nodes`: the machines, and what is done with one."""
+"""`nodes`: the list of nodes, and actions on one."""
 
 from __future__ import annotations
 

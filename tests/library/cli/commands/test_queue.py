@@ -1,4 +1,4 @@
-"""`priority` and `queue`: the order of the jobs that wait, and what a spec would get."""
+"""`priority` and `queue`: the order of waiting jobs, and the forecast for a spec."""
 
 from __future__ import annotations
 

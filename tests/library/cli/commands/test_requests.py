@@ -1,4 +1,4 @@
-"""`save`, `profile` and `snapshot`: asked of a running trainer, and what it answers."""
+"""`save`, `profile` and `snapshot`: requests to a running trainer, and its answers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ BEGIN = ("--", "sh", "-c", "echo begun; sleep 600")
 
 @dataclass
 class Training:
-    """A job that trains on a supervisor of its own, and the server that the command uses."""
+    """A job that trains on its own supervisor, and the server that the command uses."""
 
     job_id: str
     attempt_id: str
@@ -46,7 +46,7 @@ class Training:
     client: Client
 
     def start(self, *words: str, **streams: int) -> subprocess.Popen[bytes]:
-        """Start the command in a process of its own, which Ctrl-C reaches.
+        """Start the command in its own process, which Ctrl-C reaches.
 
         A run that a shell started in the background ignores SIGINT, and so would the command.
         """
@@ -57,7 +57,7 @@ class Training:
         )
 
     def output_of(self, *words: str, given: bytes = b"") -> tuple[int, bytes]:
-        """Run the command; return its exit code and what it wrote."""
+        """Run the command; return its exit code and its output."""
         done = subprocess.run(
             self._command(words), input=given, capture_output=True, timeout=90, check=False
         )
@@ -123,7 +123,7 @@ def training(
 
 @contextmanager
 def in_background() -> Iterator[None]:
-    """Start processes as a shell does in the background: they ignore Ctrl-C."""
+    """Start processes like a shell's background jobs: they ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -149,7 +149,7 @@ def test_a_command_runs_in_the_environment_of_the_ranks(training: Training) -> N
     secret = training.runs[NODE].secret.read_bytes().strip()
     assert secret not in output
     assert os.environ["TRAINYARD_TOKEN"].encode() not in output
-    # What is piped is the input, and bytes stay what they are, also more than the server holds.
+    # Piped input arrives with unchanged bytes, also more than the server holds.
     given = os.urandom(600_000)
     code, output = training.output_of("--", "cat", given=given)
     assert (code, output == given) == (0, True)
@@ -196,7 +196,7 @@ def test_a_shell_has_the_terminal_of_the_person(
 def test_a_command_runs_on_the_node_that_is_named(
     training: Training, nodes: tuple[str, ...], run: Run
 ) -> None:
-    """Both nodes of the attempt are on this machine, with a run directory each."""
+    """Both nodes of the attempt are on this machine, each with a run directory."""
     script = ("--", "sh", "-c", "pwd; echo $TRAINYARD_NODE $RANK.$LOCAL_RANK")
 
     def where(*words: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`ps` and `show` where names or filters do not name one job."""
+"""`ps` and `show` with names or filters that match no single job."""
 
 from __future__ import annotations
 

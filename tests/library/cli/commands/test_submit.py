@@ -1,4 +1,4 @@
-"""`submit`: usage without a file, what the plan warns of, and what cannot fit."""
+"""`submit`: usage without a file, warnings of the plan, and jobs that cannot fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`submit` and `plan` pack the code that a spec file names, and upload it once."""
+"""`submit` and `plan` pack the code of a spec file, and upload it once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def allowed(yard: Yard) -> None:
-    """The server takes code."""
+    """The server accepts code."""
     allowed = yard.harness.context.settings.model_copy(update={"allow_code": True})
     object.__setattr__(yard.harness.context, "settings", allowed)
 

@@ -1,4 +1,4 @@
-"""What `watch` shows, and when it is over."""
+"""The output of `watch`, and its end."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def points(step: int) -> AnyStreamItem:
 
 
 class Script:
-    """A server that plays items of a stream, each with the job as it is then."""
+    """A server that plays items of a stream, each with the state of the job at that time."""
 
     def __init__(self, *scenes: tuple[AnyStreamItem | Resync, JobView]) -> None:
         self.scenes = scenes
@@ -256,7 +256,7 @@ def test_following_reads_attempts_that_passed_while_the_stream_was_interrupted()
 
 
 class Terminal(io.StringIO):
-    """A stdout that is a terminal, or none."""
+    """A stdout that is a terminal or not."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What an import reads, as the tests compare it."""
+"""Reads runs like an import, in a form for comparison."""
 
 from __future__ import annotations
 

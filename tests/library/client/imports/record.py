@@ -1,4 +1,4 @@
-"""Records the runs in `recorded/` with the real tools, of which no test needs any.
+"""Records the runs in `recorded/` with the real tools, which no test needs.
 
     python3 -m venv venv && venv/bin/pip install wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy \
         alembic tensorboard==2.21.0
@@ -21,7 +21,7 @@ STEPS = 5
 
 
 def main() -> None:
-    """Record one run of each kind anew."""
+    """Record one run of each kind again."""
     folder = Path(sys.argv[1]).resolve()
     for record in (record_wandb, record_mlflow, record_tensorboard):
         kind = folder / record.__name__.removeprefix("record_")

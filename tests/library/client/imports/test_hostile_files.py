@@ -1,4 +1,4 @@
-"""Files that somebody made to stop an import: each ends soon, and keeps no other run."""
+"""Hostile files: reading each ends soon, and affects no other run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
 
 @pytest.fixture(autouse=True)
 def _soon() -> Iterator[None]:
-    """Each is read within a few seconds, and with little memory."""
+    """Check that each is read within a few seconds, and with little memory."""
     started = time.process_time()
     tracemalloc.start()
     yield
@@ -90,7 +90,7 @@ def test_a_meta_yaml_that_cannot_be_read_keeps_no_other_run(
     [b"{% set version = '1' %}\nname: {{ name }}\n", b"- a\n", b"\xff\xfe\0", b"a: &a [*a]\n"],
 )
 def test_a_meta_yaml_that_is_no_run_keeps_no_run(tmp_path: Path, foreign: bytes) -> None:
-    """It may stand for the experiment, for a model, or be of another tool."""
+    """It may belong to the experiment, to a model, or to another tool."""
     with_run(tmp_path, "good", "run_id: good\nrun_name: good\nstatus: 3\n")
     for folder in ("mlruns/0", "mlruns/models/m1", "recipe/one"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def test_a_view_in_place_of_metrics_ends_no_import(tmp_path: Path, view: str) ->
 
 
 def test_what_reads_anything_else_is_not_authorized(tmp_path: Path) -> None:
-    """Should a view pass for a table, its own reads and recursion end the query."""
+    """If a view passes for a table, its own reads and recursion end the query."""
     view = f"CREATE VIEW params AS {ENDLESS} SELECT x AS key FROM c"  # noqa: S608
     with closing(sqlite3.connect(changed_store(tmp_path, "DROP TABLE params", view))) as store:
         store.set_authorizer(mlflow_store._authorized)
@@ -273,7 +273,7 @@ def test_lengths_of_records_are_compared_with_what_there_is(tmp_path: Path) -> N
 
 
 def test_a_long_record_of_wandb_is_passed_over(tmp_path: Path) -> None:
-    """Each part is whole, and the record of them has no end."""
+    """Each part is complete, but their record has no end."""
     part = b"\x12" + varint(2**40) + bytes(32_000)
     kinds = [2, *[3] * 1200, 4]
     with (tmp_path / "run-abcd1234.wandb").open("wb") as file:
@@ -311,7 +311,7 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, tool: str, name: str) -> 
 
 def test_a_damaged_description_of_an_experiment_keeps_its_runs(tmp_path: Path) -> None:
     with_run(tmp_path, "one", "run_id: one\nrun_name: one\nstatus: 3\n")
-    (tmp_path / "mlruns/0/meta.yaml").write_text("")  # as MLflow leaves it for a moment
+    (tmp_path / "mlruns/0/meta.yaml").write_text("")  # as MLflow leaves it briefly
     runs, unread = found("mlflow", tmp_path)
     (run,) = [run for run in runs if run.name == "one"]
     assert run.tags == ()

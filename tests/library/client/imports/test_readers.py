@@ -1,4 +1,4 @@
-"""Runs that the real tools recorded: read whole, cut off anywhere, and damaged anywhere."""
+"""Runs recorded by the real tools: complete, truncated anywhere, and damaged anywhere."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_the_digest_is_that_of_the_content() -> None:
 
 
 def test_a_digest_takes_keys_of_any_type_and_half_characters() -> None:
-    """A configuration from elsewhere than a file may have both."""
+    """A configuration that comes from no file may have both."""
     run = PastRun("wandb", "id\ud800", "name")
     run.config = {1: "\ud800", "b": [{2: 0, "c": (1,)}], "\ud800": None}  # type: ignore[dict-item]
     same_run = PastRun("wandb", "id\ud800", "name")

@@ -1,4 +1,4 @@
-"""Restarts in event files: what TensorBoard shows of them is imported."""
+"""Restarts in event files: the import equals TensorBoard's view."""
 
 from __future__ import annotations
 

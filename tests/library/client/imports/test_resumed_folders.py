@@ -1,4 +1,4 @@
-"""One run of wandb in several folders, as a resumed offline run leaves it."""
+"""One run of wandb in several folders, like a resumed offline run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def field(number: int, content: bytes | str) -> bytes:
 
 
 def log(*records: bytes) -> bytes:
-    """Return a log of wandb, of records that fit into its first block."""
+    """Return a log of wandb with records that fit into its first block."""
     content = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
     for record in records:
         checksum = zlib.crc32(record, zlib.crc32(b"\x01"))

@@ -342,7 +342,7 @@ def test_a_full_queue_keeps_no_copy_of_what_it_drops(
     assert left == {kept.file}
     assert (dropped.step, dropped.file, dropped.dropped) == (1, None, "queue_full")
     monkeypatch.setattr(artifact_writer, "SPOOL_FILES", 2)
-    run.log_artifact(source, step=4)  # copies that are gone take no room
+    run.log_artifact(source, step=4)  # removed copies take no space
     run.flush()
     assert (records(tmp_path)[-1].step, records(tmp_path)[-1].dropped) == (4, None)
 
@@ -378,7 +378,7 @@ def test_no_call_blocks_a_step_for_a_millisecond_beyond_the_copy(tmp_path: Path)
         time.sleep(0.02)
     run.close()
     assert len(records(tmp_path)) == 120
-    # The median: a machine that is shared delays single calls.
+    # The median: a shared machine delays single calls.
     assert sorted(took)[30] < 0.001
 
 

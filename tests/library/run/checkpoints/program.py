@@ -52,7 +52,7 @@ def own_file(rank: int, folder: Path) -> None:
 
 
 def refused(error: int) -> Body:
-    """Return a block that the system refuses."""
+    """Return a block function that fails with an error of the system."""
 
     def body(_rank: int, _folder: Path) -> None:
         raise OSError(error, os.strerror(error))
@@ -61,7 +61,7 @@ def refused(error: int) -> Body:
 
 
 def committed(folder: Path) -> ProgramManifest:
-    """The manifest of a checkpoint whose marker and checksums are right."""
+    """Return the manifest of a checkpoint, after a check of marker and checksums."""
     text = (folder / "manifest.json").read_bytes()
     assert (folder / "COMMITTED").read_text() == f"sha256:{hashlib.sha256(text).hexdigest()}"
     manifest = parse_record(ProgramManifest, text)

@@ -18,7 +18,7 @@ from trainyard.run.checkpoints.save_messages import CheckpointSaveError, SaveMes
 def failing_once(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, when: Callable[..., bool]
 ) -> None:
-    """Have a method fail at its first call with arguments of interest, as storage does."""
+    """Make a method fail like storage at its first call with matching arguments."""
     method = getattr(owner, name)
     failed: list[bool] = []
 
@@ -63,7 +63,7 @@ def test_a_failure_that_rank_0_cannot_post_ends_with_its_next_save(
 
 
 def _saves_twice(program: Program) -> Program:
-    """Have rank 1 make the save that rank 0 has left first."""
+    """Make rank 1 save the step that rank 0 has left first."""
     save = program.ranks[1].save
 
     def twice(step: int) -> Any:

@@ -1,4 +1,4 @@
-"""Ranks that die or lie: nothing is committed, and every other rank gets an error in time."""
+"""Dead or faulty ranks: nothing is committed, and every other rank gets an error in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainyard.run.checkpoints.save_messages import CheckpointSaveError, SaveMes
 
 @pytest.fixture
 def forked() -> Iterator[Callable[[Callable[[], None]], int]]:
-    """Start a function in a process of its own; return its id."""
+    """Start a function in its own process; return its id."""
     started = []
 
     def start(work: Callable[[], None]) -> int:

@@ -1,4 +1,4 @@
-"""Processes that a rank makes by `multiprocessing`: they import its script, and write nothing."""
+"""Child processes of a rank from `multiprocessing`: they import its script, and write nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if __name__ == "__main__":
 
 
 def steps(folder: Path, method: str, target: str) -> tuple[list[int], int]:
-    """Run the script; return the steps of its records, and that of its heartbeat."""
+    """Run the script; return the steps of its records, and the step of its heartbeat."""
     script = folder / "train.py"
     script.write_text(SCRIPT.replace("TARGET", target), encoding="utf-8")
     run = folder / "run"

@@ -1,4 +1,4 @@
-"""Guards on what a program logs: the verdict, the record, and the error in the script."""
+"""Guards on logged values: the verdict, the record, and the error in the script."""
 
 from __future__ import annotations
 

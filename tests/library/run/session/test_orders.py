@@ -1,4 +1,4 @@
-"""What a script learns of its orders, with one process and with several."""
+"""Orders in a script, with one process and with several."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_two_ranks_get_one_answer_one_call_later(tmp_path: Path) -> None:
 
 
 def _two_ranks(folder: Path) -> list[str]:
-    """Run both ranks; return what each prints."""
+    """Run both ranks; return their outputs."""
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", TWO, str(folder / "meeting")],

@@ -22,7 +22,7 @@ ALONE = ProcessPlace()
 
 
 def run_of(folder: Path, *, spec: Any = None, place: ProcessPlace = ALONE, **attempt: Any) -> Run:
-    """The run of an attempt whose root `checkpoints` is `<folder>/root`."""
+    """Return the run of an attempt with `<folder>/root` as its root `checkpoints`."""
     run, root = folder / "run", folder / "root"
     run.mkdir(exist_ok=True)
     root.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def test_a_step_of_numpy_names_the_checkpoint_as_pythons_does(tmp_path: Path) ->
 def test_a_commit_without_its_event_is_known_by_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a signal does between the two, as an error in place of the event."""
+    """A signal may come between the two; here the event raises an error instead."""
     run = run_of(tmp_path)
     mark = tmp_path / "run/committing"
     with run.checkpoint(3) as folder:

@@ -106,7 +106,7 @@ def test_what_has_no_room_is_left_out_by_name() -> None:
     for number in range(100):
         large.put(f"n{number}", "x" * 900)
     assert 0.9 * MAX_FACTS_BYTES < fact_bytes(large.facts()) <= MAX_FACTS_BYTES
-    for number in range(100):  # in place of the former ones
+    for number in range(100):  # instead of the earlier ones
         large.put(f"n{number}", "y")
     assert len(large.facts()) == 100
 
@@ -134,7 +134,7 @@ def test_a_fork_while_a_value_is_set_waits_for_nothing() -> None:
 
     class Forking:
         def __str__(self) -> str:
-            book.summary["within"] = 1  # as the handler of a signal may
+            book.summary["within"] = 1  # like in the handler of a signal
             pid = os.fork()
             if pid == 0:
                 book.config["lr"] = 1

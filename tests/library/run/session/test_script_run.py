@@ -1,4 +1,4 @@
-"""The run of a script: in a job it writes records, outside of one it does nothing."""
+"""The run of a script: in a job it writes records, outside of a job it does nothing."""
 
 from __future__ import annotations
 

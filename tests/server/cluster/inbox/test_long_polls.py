@@ -1,4 +1,4 @@
-"""Long polls: what they bring, when they end, and what waits for them to come."""
+"""Long polls: their messages, their end, and messages that wait for a poll."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from trainyard.protocol.states import AttemptNodeState, JobState
 
 Result = TypeVar("Result")
 LONG = 60.0
-"""Longer than any of these tests waits."""
+"""Longer than any wait of these tests."""
 
 
 def polled(
     context: Context, act: Callable[[Inboxes], Awaitable[Result]], *, most: int = 100
 ) -> Result:
-    """Return what `act` returns with the long polls of one process."""
+    """Return the result of `act` with the long polls of one process."""
 
     async def run() -> Result:
         inboxes = Inboxes(context, most=most)
@@ -44,7 +44,7 @@ def polled(
 
 
 async def is_waiting(inboxes: Inboxes, number: int) -> None:
-    await asyncio.sleep(0)  # a task that was made before takes its first step
+    await asyncio.sleep(0)  # an earlier task takes its first step
     assert inboxes.waiting == number
 
 
@@ -135,7 +135,7 @@ def test_a_newer_poll_of_a_node_ends_the_older(context: Context) -> None:
         await is_waiting(inboxes, 1)
         newer = asyncio.ensure_future(inboxes.messages("a", known=(), wait_seconds=LONG))
         assert await older == NOTHING
-        assert inboxes.waiting == 1  # the end of the older one took nothing from the newer
+        assert inboxes.waiting == 1  # the end of the older poll took no message from the newer one
         inboxes.close()
         assert await newer == NOTHING
         assert inboxes.waiting == 0

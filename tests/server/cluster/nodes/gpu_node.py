@@ -101,6 +101,6 @@ class GpuNode:
 
     @property
     def view(self) -> NodeView:
-        """The node as people see it."""
+        """Return the view of the node."""
         (view,) = list_nodes(self.context)
         return view

@@ -1,4 +1,4 @@
-"""What the nodes offer is read from the shares that hold slots, and follows every change."""
+"""The offer of the nodes follows from the shares that hold slots, after every change."""
 
 from __future__ import annotations
 

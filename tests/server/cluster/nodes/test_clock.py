@@ -38,7 +38,7 @@ def reading(skew: float, error: float = 0.1) -> ClockReading:
         (-5.2, 0.1, False, True),  # behind the database
         (9.0, 7.5, False, False),  # a slow network proves nothing
         (5.2, 0.1, True, True),
-        (2.6, 0.1, True, True),  # not flapping near the limit
+        (2.6, 0.1, True, True),  # no flapping near the limit
         (2.3, 0.1, True, False),
         (0.0, 7.5, True, True),  # nor is it right before that is certain
     ],
@@ -54,7 +54,7 @@ def test_a_clock_is_wrong_once_it_certainly_is(
 def test_the_answers_of_all_servers_have_the_time_of_the_database(
     harness: Harness, context: Context, node: GpuNode
 ) -> None:
-    """A server whose own clock is wrong compares no node with it."""
+    """A server with a wrong clock compares no node with it."""
 
     def now() -> float:
         with context.database.read() as connection:

@@ -1,4 +1,4 @@
-"""What counts against a node: broken devices, and failures that are its own and not the job's."""
+"""Evidence against a node: broken devices, and failures that no job caused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_only_failures_without_a_rank_at_fault_count(
 def failures(
     *rows: tuple[str, str, FailureReason], specs: str = "", submitters: str = ""
 ) -> list[NodeFailure]:
-    """Failures of jobs on nodes; each job has its own spec, and one person submits all."""
+    """Record failures of jobs on nodes; each job has its own spec, one person submits all."""
     return [
         NodeFailure(
             f"attempt-{i}", job, node, reason, specs or f"spec of {job}", submitters or "ada", NOW
@@ -113,7 +113,7 @@ def judged(
     nodes: int | None = 8,
     submitters: int = 1,
 ) -> int:
-    """Return how many failures have node `a` cordoned."""
+    """Return how many failures cordon node `a`."""
     found = repeated_failures(
         rows,
         "a",

@@ -1,4 +1,4 @@
-"""Labels of nodes: those of the worker's settings, and those that people set, which win."""
+"""Labels of nodes: labels set by people override those of the worker's settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def labels_of(context: Context, name: str) -> dict[str, str]:
 
 
 def register_with(harness: Harness, name: str, **labels: str) -> None:
-    """Have the worker of a node register again, with labels of its settings."""
+    """Register the worker of a node again, with labels of its settings."""
     with harness.context.database.write() as connection:
         connection.execute(
             update(nodes).where(nodes.c.name == name).values(worker_labels=dict(labels))

@@ -1,4 +1,4 @@
-"""Samples of nodes: what a heartbeat brings, what is kept of it, and what is shown."""
+"""Samples of nodes: received, stored and shown values."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def beat(harness: Harness, sample: NodeSample | None) -> None:
 
 
 def read(harness: Harness, *, hours: int = 1, names: str | None = None) -> NodeMetrics:
-    """Return what the endpoint answers; the model of the API fits it."""
+    """Return the answer of the endpoint, validated by the model of the API."""
     reply = metrics(harness.context, "node-1", hours, names)
     return NodeMetrics.model_validate_json(bytes(reply.body))
 
@@ -225,6 +225,6 @@ def test_what_is_no_measurement_is_left_out_of_the_curves(harness: Harness, watt
     ("field", "value"), [("ecc_corrected", 2**64), ("xids", [{"code": 48, "age_seconds": 1e300}])]
 )
 def test_a_sample_with_an_impossible_number_is_no_sample(field: str, value: object) -> None:
-    sample_of(1.0, ecc_corrected=2**64 - 1)  # what some drivers give for "not known"
+    sample_of(1.0, ecc_corrected=2**64 - 1)  # the value of some drivers for "unknown"
     with pytest.raises(ValidationError, match=field):
         sample_of(1.0, **{field: value})

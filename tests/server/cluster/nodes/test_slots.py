@@ -1,4 +1,4 @@
-"""Slots that are withheld from placement, and slot numbers that stay while attempts hold some."""
+"""Slots withheld from placement, and slot numbers that stay while attempts hold slots."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_slots_keep_their_devices_while_an_attempt_holds_one(
     assert node.register("a", "b", "c").slots == ()
     job_id, (supervisor,) = harness.running(resources={"world_size": 2})
     assert harness.shares(job_id)[0].slots == [0, 1]
-    # GPU a is lost, and the driver numbers the rest anew; d was added.
+    # GPU a is lost, and the driver renumbers the rest; d was added.
     assert node.register("d", "c", "b").slots == ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
     node.beat(sample(b={}, c={}, d={}))
     second = harness.submit(resources={"world_size": 2})

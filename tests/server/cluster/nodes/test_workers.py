@@ -1,4 +1,4 @@
-"""One worker serves a node: who can register, and whose word ends an attempt."""
+"""One worker serves a node: who can register, and whose report ends an attempt."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ONCE: dict[str, Any] = {"retry": {"max_retries": 1, "backoff_seconds": 0}}
 
 
 class Site:
-    """A server, and workers that come with the token of one node."""
+    """A server, and workers with the token of one node."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness

@@ -36,7 +36,7 @@ def offer(
 
 
 def withholding(offer: Offer, *slots: int) -> Offer:
-    """Return a node of which some slots are withheld."""
+    """Return a node with some withheld slots."""
     return replace(
         offer,
         slots=offer.slots - len(slots),
@@ -102,7 +102,7 @@ jobs_strategy = st.lists(
 
 
 def node_counts(demand: Demand, offers: Sequence[Offer]) -> Sequence[int]:
-    """Return how many nodes a demand may have, its spare ones included, the fewest first."""
+    """Return the possible numbers of nodes of a demand, spare ones included, ascending."""
     if demand.nodes is not None:
         return [demand.nodes + demand.spare_nodes]
     return range(1, len(offers) + 1)
@@ -113,7 +113,7 @@ def holds(
 ) -> bool:
     """Return whether a demand fits on exactly these nodes, in shares of whole units.
 
-    So many as `node_counts` has; any of them may be a spare one.
+    Their number must be in `node_counts`; any of them may be a spare one.
     """
     rooms = [free(o) // unit for o in chosen]
     whole = demand.world_size // unit
@@ -125,7 +125,7 @@ def holds(
 
 
 def unit_of(demand: Demand, group: Sequence[Offer]) -> int:
-    """Return the first unit in which some of the nodes hold a demand, were they empty; else 1."""
+    """Return the first unit in which some of the nodes would hold a demand if empty; else 1."""
     sets = [chosen for size in range(1, len(group) + 1) for chosen in combinations(group, size)]
     for unit in () if demand.nodes is not None else demand.units:
         if any(holds(demand, chosen, unit=unit, free=lambda o: o.slots) for chosen in sets):

@@ -1,4 +1,4 @@
-"""The order of the queue by its definition: again and again the next job of the least project."""
+"""The order of the queue by its definition: repeatedly the next job of the least project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job that waits."""
+    """A waiting job."""
 
     id: str
     project: str

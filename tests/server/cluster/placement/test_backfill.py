@@ -30,13 +30,13 @@ def minutes(count: float) -> timedelta:
 
 
 def lasting(name: str, world_size: int, count: float, **more: object) -> QueuedJob:
-    """Return a job that needs so many minutes: twice its expected time, and the time to leave."""
+    """Return a job that needs `minutes`: twice its expected time, and the time to leave."""
     lasts = (minutes(count) - LEAVES_WITHIN) / CAUTION
     return replace(job(name, world_size, **more), lasts=lasts)
 
 
 def held(until: float | None, **shares: Sequence[int]) -> Holding:
-    """Return what an attempt holds for so many minutes."""
+    """Return the holding of an attempt for a number of minutes."""
     slots = {node: tuple(indices) for node, indices in shares.items()}
     return Holding(slots, None if until is None else NOW + minutes(until))
 
@@ -97,7 +97,7 @@ def test_slots_that_nobody_keeps_are_taken_first() -> None:
 
 
 def test_every_job_that_keeps_a_node_needs_it_later() -> None:
-    """The head uses `a` alone, from 30 on; the next one starts on `b` at 10."""
+    """The head needs only `a`, from 30 on; the next job starts on `b` at 10."""
     nodes = [NODE, offer("b", 4, 2, roots={"checkpoints": "uuid-2"})]
     holdings = [held(30, a=[0, 1]), held(10, b=[0, 1])]
     jobs = [job("head", 4, storage=("checkpoints", "uuid-1")), job("second", 3)]
@@ -109,7 +109,7 @@ def test_every_job_that_keeps_a_node_needs_it_later() -> None:
 
 
 def test_a_job_behind_others_counts_from_their_starts_on() -> None:
-    """The second job of unknown duration fits now but for the head, so it starts after it."""
+    """Without the head, the second job of unknown duration would fit now: it starts after it."""
     jobs = [HEAD, job("second", 1), lasting("short", 2, 10)]
     assert decided(jobs, NODE, holdings=UNTIL_10).backfilled == {"short": "head"}
 
@@ -152,14 +152,14 @@ def test_starts_of_a_bounded_number_of_jobs_are_computed() -> None:
 
 
 Row = tuple[int, int | None, str | None, int, int, int | None]
-"""Slots, nodes, storage, minute of arrival, real minutes, and by how many more are expected."""
+"""Slots, nodes, storage, minute of arrival, real minutes, and the excess of the estimate."""
 
 # A small cluster on virtual time: rounds at each arrival and at each end.
 
 
 @dataclass(frozen=True)
 class Work:
-    """A job with the moment at which it comes, and how long it really runs."""
+    """A job with its arrival and its real duration."""
 
     job: QueuedJob
     arrives: datetime
@@ -168,13 +168,13 @@ class Work:
 
 @dataclass
 class Cluster:
-    """Nodes, what runs on them, and what waits."""
+    """Nodes, running attempts and waiting jobs."""
 
     nodes: Sequence[Offer]
     queue: list[Work]
-    """In the order of the queue; what has not arrived yet included."""
+    """In the order of the queue, including jobs that have not arrived yet."""
     running: dict[str, tuple[Holding, datetime]]
-    """What each job holds, with its real end."""
+    """The holding of each job, with its real end."""
     now: datetime
     backfills: bool = True
 
@@ -190,7 +190,7 @@ class Cluster:
         ]
 
     def holdings(self) -> list[Holding]:
-        """What runs holds; of an end that has passed as little is expected as of an unknown one."""
+        """Return the holdings of attempts; an overdue end counts as unknown."""
         return [
             replace(
                 held, ends_at=held.ends_at if held.ends_at and held.ends_at > self.now else None
@@ -225,14 +225,14 @@ class Cluster:
         return found
 
     def leave(self, found: Decisions) -> bool:
-        """Have what a round orders to leave do so at once; return whether anything does."""
+        """End the attempts that a round orders to leave; return whether there was any."""
         leaving = [held.attempt_id for each in found.victims.values() for held in each]
         for key in leaving:
             del self.running[key]
         return bool(leaving)
 
     def advance(self) -> bool:
-        """Go to the next end or arrival; return whether there is one."""
+        """Advance to the next end or arrival; return whether one exists."""
         moments = [end for _, end in self.running.values()]
         moments += [work.arrives for work in self.queue if work.arrives > self.now]
         if not moments:
@@ -242,12 +242,12 @@ class Cluster:
         return True
 
     def head(self) -> QueuedJob | None:
-        """Return the first job that waits and that the nodes could hold."""
+        """Return the first waiting job that the nodes could hold."""
         able = (work.job for work in self.waiting() if fits(work.job.demand, self.nodes))
         return next(able, None)
 
     def promise(self, job: QueuedJob) -> datetime | None:
-        """Return the first known end with which a job fits, by looking at every one."""
+        """Return the first known end after which a job fits, by trying each."""
         ends = sorted({h.ends_at for h in self.holdings() if h.ends_at is not None} | {self.now})
         for end in ends:
             left = {
@@ -260,7 +260,7 @@ class Cluster:
         return None
 
     def start_without_backfill(self, job: QueuedJob) -> datetime | None:
-        """Return when a job starts if nothing is backfilled from now on."""
+        """Return the start of a job if nothing is backfilled from now on."""
         twin = Cluster(self.nodes, list(self.queue), dict(self.running), self.now, backfills=False)
         while job.id not in twin.round().placed:
             if not twin.advance():
@@ -302,7 +302,7 @@ works_strategy = st.lists(
     max_size=12,
 )
 thorough = settings(max_examples=300)
-"""One small cluster in thirty shows a rule of backfill that is broken."""
+"""One small cluster in thirty reveals a broken rule of backfill."""
 
 
 def works(rows: Sequence[Row]) -> list[Work]:
@@ -347,7 +347,7 @@ def test_no_decision_puts_off_the_first_job_that_waits(
 def test_the_first_job_that_waits_starts_no_later_than_without_backfill(
     nodes: Sequence[Offer], rows: Sequence[Row]
 ) -> None:
-    """Where every duration is known exactly; compared at every decision that backfills."""
+    """If every duration is known exactly; compared at every decision that backfills."""
     cluster = Cluster(nodes, works([(*row[:5], 0) for row in rows]), {}, NOW)
     without: dict[str, datetime] = {}
     while True:
@@ -368,10 +368,10 @@ def test_the_first_job_that_waits_starts_no_later_than_without_backfill(
 def test_a_wrong_estimate_delays_the_first_job_that_waits_by_no_more_than_a_save(
     nodes: Sequence[Offer], rows: Sequence[Row], expected: Sequence[int]
 ) -> None:
-    """Expected durations are arbitrary; what is ordered to leave does so at once.
+    """Expected durations are arbitrary; attempts leave immediately when ordered.
 
-    At every moment the first job does not fit on what is free without those that overtook it, but
-    for a minute in which one of these is expected to end by itself.
+    At every moment the first job would not fit on the free slots and those of the jobs that
+    overtook it, except for a minute in which one of these is expected to end by itself.
     """
     made = [
         replace(work, job=replace(work.job, queued_at=work.arrives, lasts=minutes(lasts)))

@@ -1,4 +1,4 @@
-"""Placement as a pure function: never too much, all or nothing, and in its order."""
+"""Placement as a pure function: within capacity, all or nothing, and in order."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_nothing_overtakes_a_job_that_was_left_out() -> None:
     assert cut.waiting == {}
     assert list(decide([*ahead, behind], offers).placed) == ["a1", "a2", "b"]
     assert list(decide([*ahead, behind], offers, cut={"b"}).placed) == ["a1", "a2", "b"]
-    full = [offer("n", 8, 1)]  # the demand fails before its last one: none that is left out fits
+    full = [offer("n", 8, 1)]  # the demand fails before its last node: no omitted node fits
     kept = decide([*ahead, job("c", 9)], full, cut={"a2"})
     assert list(kept.placed) == ["a1"]
     assert set(kept.waiting) == {"a2", "c"}
@@ -200,12 +200,12 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
             [offer("a", 8), offer("b", 8, device="cuda", roots={"checkpoints": "uuid-9"})],
             "needs 1 cpu slot; no node that is online has such slots and sees its checkpoints",
         ),
-        (  # what nodes of the other kind see does not count
+        (  # storage of nodes of the other kind does not count
             job("j", 1, device="cuda", roots=("checkpoints", "data")),
             [offer("a", 8, roots={"checkpoints": "u", "data": "v"}), offer("b", 8, device="cuda")],
             "needs 1 cuda slot; no node that is online has such slots and sees the root data",
         ),
-        (  # of storages that could hold the job, that with the most free slots
+        (  # of the possible storages, the one with the most free slots
             job("j", 4),
             [
                 offer("a", 4, 1, held_by="x"),
@@ -233,7 +233,7 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
             [offer(f"n{number}", 8 if number else 2) for number in range(51)],
             "needs 512 slots, 402 are online (50 x 8 + 2)",
         ),
-        (  # a node without a free slot is no part of the sum
+        (  # a node without a free slot does not count in the sum
             job("j", 4),
             [offer("a", 4, 0, held_by="x"), offer("b", 4, 2, held_by="y"), offer("c", 4, 1)],
             "needs 4 slots, 3 free (2 + 1), 4 held by x, 3 held by other, 2 held by y",
@@ -257,7 +257,7 @@ def test_reasons(wanted: QueuedJob, offers: list[Offer], reason: str) -> None:
 
 
 def test_slots_that_are_free_and_those_that_are_kept_are_told_apart() -> None:
-    """Only `a` and `b` see the data that the first two jobs need; the third could go anywhere."""
+    """Only `a` and `b` see the data of the first two jobs; the third could go anywhere."""
     both = {**ROOTS, "data": "uuid-2"}
     offers = [
         offer("a", 4, 3, roots=both),

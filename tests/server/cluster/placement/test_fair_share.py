@@ -18,12 +18,12 @@ from tests.server.cluster.placement.fair_order import Waiting, fair_order
 SIZES = (1, 1, 1, 2, 2, 4, 8)
 SLOTS = 8
 BACKLOG = 20
-"""Jobs of each project that wait before each round."""
+"""Waiting jobs of each project before each round."""
 
 
 @dataclass
 class Cluster:
-    """A cluster on virtual time whose projects always have jobs that wait."""
+    """A cluster on virtual time with waiting jobs of every project."""
 
     weights: Mapping[str, float]
     seed: int
@@ -41,10 +41,10 @@ class Cluster:
         self.held: Counter[str] = Counter()
         self.slot_seconds = dict.fromkeys(self.weights, 0.0)
         self.number = 0
-        self._fill(100)  # so many that the first round leaves some of each project
+        self._fill(100)  # enough that the first round leaves some of each project
 
     def run(self, ends: int, watch: Callable[[], None] = lambda: None) -> None:
-        """Decide and advance to the next end, so many times."""
+        """Repeatedly decide and advance to the next end."""
         for _ in range(ends):
             self._fill(BACKLOG)
             self._place()
@@ -59,7 +59,7 @@ class Cluster:
                 self.held[project] -= len(slots)
 
     def share(self, project: str) -> float:
-        """Return the part of the held slot-seconds that a project has had."""
+        """Return a project's share of the held slot-seconds."""
         return self.slot_seconds[project] / sum(self.slot_seconds.values())
 
     def _fill(self, backlog: int) -> None:

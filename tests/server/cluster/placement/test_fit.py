@@ -36,7 +36,7 @@ def test_the_fewest_nodes_and_the_fullest_first() -> None:
 
 
 def least_nodes(demand: Demand, offers: Sequence[Offer]) -> int | None:
-    """Return the fewest nodes of one group that could hold a demand, by looking at every set."""
+    """Return the fewest nodes of one group that could hold a demand, by trying every set."""
     spanned = [(group, unit_of(demand, group)) for group in groups(demand, offers)]
     for count in node_counts(demand, offers):
         for group, unit in spanned:
@@ -53,7 +53,7 @@ def test_an_allocation_is_found_where_there_is_one_and_has_the_fewest_nodes(
     for wanted in jobs:
         demand, found = wanted.demand, decide([wanted], offers).placed.get(wanted.id)
         assert (found and len(found)) == least_nodes(demand, offers)
-        if found and demand.nodes is not None:  # so a spare node stands in for any other
+        if found and demand.nodes is not None:  # so a spare node can replace any other
             assert {len(share.slots) for share in found} == {demand.world_size // demand.nodes}
             assert len({share.node for share in found}) == demand.nodes + demand.spare_nodes
 

@@ -1,4 +1,4 @@
-"""Expected starts as a pure function: what is promised follows from known ends alone."""
+"""Expected starts as a pure function of known ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job(name: str, world_size: int) -> QueuedJob:
 
 
 def cluster(*nodes: Sequence[float | None]) -> tuple[list[Offer], list[Holding]]:
-    """Return nodes of which each slot is free (0) or held until so many minutes from now."""
+    """Return nodes; each slot is free (0) or held for a number of minutes from now."""
     offers, holdings = [], []
     for number, slots in enumerate(nodes):
         name = f"n{number}"
@@ -161,7 +161,7 @@ def test_rounds_end_with_the_time_for_them() -> None:
 
 
 def test_slots_that_a_node_gave_up_are_not_free_at_the_end_of_their_attempt() -> None:
-    offers = [Offer("n0", "cpu", 2, (), ROOTS)]  # registered anew with two of its four slots
+    offers = [Offer("n0", "cpu", 2, (), ROOTS)]  # registered again with two of its four slots
     holdings = [Holding({"n0": (0, 1, 2, 3)}, after(10))]
     found = forecast([job("pair", 2), job("other", 2)], offers, holdings, now=NOW)
     assert found.starts == {"pair": after(10)}

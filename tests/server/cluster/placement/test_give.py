@@ -1,4 +1,4 @@
-"""Which node an operation is given to."""
+"""The choice of a node for an operation."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ from tests.server.cluster.placement.test_backfill import (
 
 
 def head_starts_after(bound: timedelta | None, lasts: timedelta | None, leaves: int) -> int | None:
-    """Return the second at which a head starts that is due at 30, while short jobs queue behind it.
+    """Return the start, in seconds, of a head that is due at 30, with short jobs queued behind it.
 
-    Each of them runs for its bound or expected time, and takes so many seconds to leave when it is
-    ordered to. Its end is expected as the server does it: within a minute from each round on.
+    Each short job runs for its bound or expected time, and takes a number of seconds to leave when
+    ordered. Like the server, a round expects that end within a minute.
     """
     head = replace(job("head", 4), queued_at=NOW)
     node, seconds = offer("a", 4), timedelta(seconds=1)

@@ -1,4 +1,4 @@
-"""Open nodes that follow each start are those that a look at every node finds."""
+"""Incremental updates of open nodes after each start equal a scan of every node."""
 
 from __future__ import annotations
 

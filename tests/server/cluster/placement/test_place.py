@@ -65,7 +65,7 @@ def test_an_attempt_has_the_labels_that_it_selects_and_spans_one_fabric(
 
 
 def smallest_sets(demand: Demand, offers: Sequence[Offer]) -> list[tuple[Offer, ...]]:
-    """Return every set of as few nodes as can hold a demand, by looking at all sets."""
+    """Return every smallest set of nodes that can hold a demand, by trying all sets."""
     for count in node_counts(demand, offers):
         found = [
             chosen

@@ -21,7 +21,7 @@ AFTER = timedelta(minutes=10)
 
 
 def running(name: str, priority: int, minutes: float | None, **shares: Sequence[int]) -> Holding:
-    """Return an attempt that took its first step so many minutes ago."""
+    """Return an attempt whose first step was a number of minutes ago."""
     since = None if minutes is None else NOW - timedelta(minutes=minutes)
     slots = {node: tuple(indices) for node, indices in shares.items()}
     return Holding(slots, None, name, name, priority, since)
@@ -33,7 +33,7 @@ def decided(jobs: Sequence[QueuedJob], nodes: Sequence[Offer], *held: Holding) -
 
 
 def without(nodes: Sequence[Offer], held: Collection[Holding]) -> list[Offer]:
-    """Return nodes with the slots that are free next to what is held."""
+    """Return nodes with the slots that the holdings leave free."""
     taken = {(node, slot) for h in held for node, slots in h.shares.items() for slot in slots}
     return [
         replace(o, free=tuple(s for s in sorted(o.indices) if (o.node, s) not in taken))
@@ -138,7 +138,7 @@ DEMANDS = st.tuples(
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[QueuedJob, list[Offer], list[Holding]]:
-    """Return a waiting job, four nodes of three or four slots, and attempts on those."""
+    """Return a waiting job, four nodes of three or four slots, and attempts on them."""
     rows = draw(ATTEMPTS)
     nodes = [offer(f"n{number}", 4) for number in range(4)]
     nodes[:2] = [withholding(nodes[0], 0), withholding(nodes[1], 2)]
@@ -191,7 +191,7 @@ def test_the_fewest_attempts_leave_and_the_job_fits_without_them(
 def test_in_a_large_cluster_none_leaves_that_is_not_needed(
     situation: tuple[QueuedJob, list[Offer], list[Holding]],
 ) -> None:
-    """Where the sets are too many to compare, none of the attempts can be left out."""
+    """With too many sets to compare, every chosen attempt is still necessary."""
     waits, nodes, held = situation
     most, preempt.MAX_SETS = preempt.MAX_SETS, 0
     try:

@@ -1,4 +1,4 @@
-"""The turns of a round: what a job would get in its turn in another size."""
+"""The turns of a round: the placement of a job in its turn with another size."""
 
 from __future__ import annotations
 

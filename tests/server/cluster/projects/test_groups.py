@@ -95,7 +95,7 @@ def test_no_other_job_waits_for_the_jobs_of_a_project_whose_quota_is_set_or_remo
     harness: Harness, context: Context, vision: str
 ) -> None:
     first = harness.submit(project=vision, resources={"world_size": 4})
-    fill(harness, GROUPED_AT_ONCE, first)  # more than one round could have enter anew
+    fill(harness, GROUPED_AT_ONCE, first)  # more than one round could enter again
     while enter_groups(context):
         pass
     for settings in (WITH_QUOTA, WITHOUT):
@@ -112,7 +112,7 @@ def test_no_other_job_waits_for_the_jobs_of_a_project_whose_quota_is_set_or_remo
 def test_the_scheduler_follows_jobs_that_move(
     harness: Harness, context: Context, vision: str, seed: int
 ) -> None:
-    """Jobs enter, leave and move at random; a group may count as many as before, but others."""
+    """Jobs enter, leave and move at random; a group may keep its size with other jobs."""
     choose = random.Random(seed)
     names = (
         "default",

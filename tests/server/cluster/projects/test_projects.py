@@ -1,4 +1,4 @@
-"""Projects of jobs: which a job may name, and where it is kept."""
+"""Projects of jobs: legal names, and where the name is stored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_job_has_the_project_that_its_spec_names(
 def test_neither_the_stored_spec_nor_that_of_a_claim_names_the_project(
     harness: Harness, context: Context, vision: str
 ) -> None:
-    """A worker of an older version refuses a field that it does not know."""
+    """A worker of an older version refuses an unknown field."""
     harness.add_node()
     job_id, (supervisor,) = harness.launched(project=vision)
     assert supervisor.reply.spec.project == "default"

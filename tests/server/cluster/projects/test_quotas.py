@@ -1,4 +1,4 @@
-"""Quotas: what waits for one, what leaves because of one, and what goes on."""
+"""Quotas: which jobs wait, which attempts leave, and which continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.run.failures import FailureReason
 
 @pytest.fixture
 def vision(context: Context) -> str:
-    """A project of 4 slots at most and 10 slot-hours a month."""
+    """A project of at most 4 slots and 10 slot-hours a month."""
     settings = ProjectRequest(name="vision", max_slots=4, slot_hours_per_month=10.0)
     return create_project(context, settings, actor=ADA).name
 

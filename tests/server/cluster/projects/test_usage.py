@@ -65,7 +65,7 @@ def test_the_months_of_a_long_stretch_sum_to_it() -> None:
 def test_a_share_counts_from_its_placement_to_its_own_end(
     harness: Harness, context: Context
 ) -> None:
-    """It starts in January, lives through February, and its two shares end at different times."""
+    """It starts in January and runs through February; its two shares end at different times."""
     harness.add_node("a", slots=2)
     harness.add_node("b", slots=2)
     harness.clock.advance(30 * 86_400 + 22 * 3600)  # 31 January, 22:00

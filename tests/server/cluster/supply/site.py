@@ -1,4 +1,4 @@
-"""A source of nodes, whose provisioner acts on the server's services."""
+"""A source of nodes with a provisioner that acts on the server's services."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def secret_of(request_id: str, number: int) -> str:
 
 
 def hash_of(secret: str) -> str:
-    """Return what the server stores of it."""
+    """Return its hash, which the server stores."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -96,7 +96,7 @@ class Site:
         self.principal = authenticate_token(context, token)
 
     def register(self, principal: Principal, **settings: Any) -> str | None:
-        """Register with these settings; return the token of the source, if it is given one."""
+        """Register with these settings; return the token of the source, if a new one is issued."""
         registration = SourceRegistration.model_validate(self.settings | settings)
         return register_source(self.context, registration, principal=principal).source_token
 
@@ -125,12 +125,12 @@ class Site:
         return claim_request(self.context, request_id, claim)
 
     def report(self, *jobs: EngineJob, **more: Any) -> tuple[str, ...]:
-        """Report what the engine described; return which jobs are to be cancelled."""
+        """Report the engine's description; return the jobs to cancel."""
         report = SourceReport(protocol=PROTOCOL, source=self.name, jobs=jobs, **more)
         return store_report(self.context, report, end_shares=end_shares).cancel
 
     def end(self, request_id: str) -> NodeRequestView:
-        """Have a person end a request whose end the engine does not prove."""
+        """End a request as a person, without proof of its end from the engine."""
         return end_request(self.context, self.name, request_id, actor=ADA, end_shares=end_shares)
 
     def describe(self, request_id: str, state: str, **more: Any) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class Site:
         return self.report(job(request_id, state, **more))
 
     def running(self, nodes: int = 1, **more: Any) -> str:
-        """Return a request that runs, with an instance of each pilot."""
+        """Return a running request, with an instance of each pilot."""
         request_id = self.ask(nodes, **more)
         self.claim(request_id)
         self.describe(request_id, "running", nodes=[instance(n) for n in range(nodes)])
@@ -154,7 +154,7 @@ class Site:
         host: str | None = None,
         **changes: Any,
     ) -> Principal:
-        """Register a pilot of a request, the first by default; return the node that it became."""
+        """Register a pilot of a request, the first by default; return its node."""
         if principal is None:
             principal = self.secret(request_id, index)
         registration = self.registration(request_id, index=index, life=life, **changes)
@@ -167,7 +167,7 @@ class Site:
     def registration(
         self, request_id: str, *, index: int = 0, life: int = 0, **changes: Any
     ) -> Registration:
-        """Return what a pilot of a request, the first by default, sends to become a node."""
+        """Return the registration of a request's pilot, the first by default."""
         body = {
             "protocol": PROTOCOL,
             "node": f"{self.name}-{request_id}-{index}",
@@ -186,7 +186,7 @@ class Site:
         return Registration.model_validate(body)
 
     def secret(self, request_id: str, number: int = 0) -> Principal:
-        """Return a pilot of a request, as its secret shows it."""
+        """Return a pilot of a request, found by its secret."""
         principal = authenticate_pilot(self.context, secret_of(request_id, number))
         assert principal is not None
         return principal

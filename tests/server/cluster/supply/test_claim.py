@@ -1,4 +1,4 @@
-"""Claims of requests: access to the broker submits nothing, and repeats are granted."""
+"""Claims of requests: access to the broker alone submits nothing, and repeats are granted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registration of sources: tokens, and who may take a source over."""
+"""Registration of sources: tokens, and takeovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pilots join as nodes: one instance at a time, and only as the engine names them."""
+"""Pilots join as nodes: one instance at a time, and only with the engine's name."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_answer_that_was_lost_is_repeated(site: Site, context: Context) -> No
 def test_the_secret_of_a_node_that_lives_replaces_nothing(
     site: Site, context: Context, clock: FakeClock
 ) -> None:
-    """From the same address, with instance, data folder and boot of the pilot that joined."""
+    """From the same address, with instance, data folder and boot of the joined pilot."""
     request_id = site.running()
     pilot = site.join(request_id)  # and uses its token
     clock.advance(seconds=1)

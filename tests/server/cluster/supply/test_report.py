@@ -1,4 +1,4 @@
-"""What an engine's answers change, and what they do not prove."""
+"""Effects of an engine's answers, and the limits of their proof."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_requeue_that_is_seen_to_complete_brings_the_node_back(
 ) -> None:
     request_id = site.running()
     site.join(request_id)
-    # Slurm shows a job that is requeued as completing until its steps have ended.
+    # Slurm shows a requeued job as completing until its steps have ended.
     site.describe(request_id, "completing", nodes=[instance()])
     site.describe(request_id, "pending", reason="BeginTime")
     lives = [instance(gone=True), instance(life=1)]
@@ -150,7 +150,7 @@ def test_a_login_that_is_needed_is_shown_until_a_listing_needs_none(site: Site) 
     site.report(withdrawn, asked=request_id)  # without a call of the engine
     site.report(error="timed out")
     assert site.source().needs_login == needs
-    site.report(complete=True, needs_login=needs)  # all machines but one answer
+    site.report(complete=True, needs_login=needs)  # all machines except one answer
     assert (site.source().needs_login, site.source().error) == (needs, None)
     site.report(complete=True)
     assert site.source().needs_login is None
@@ -263,7 +263,7 @@ def test_what_no_terminal_may_show_and_no_time_is_refused(
     site.claim(request_id)
     with pytest.raises(ValidationError):
         site.describe(request_id, "running", **changes)
-    markup = "<script>alert(1)</script>"  # which is text: pages and terminals show it as it is
+    markup = "<script>alert(1)</script>"  # text, which pages and terminals show unchanged
     site.describe(request_id, "pending", reason=markup)
     assert site.request(request_id).reason == markup
 

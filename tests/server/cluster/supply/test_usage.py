@@ -1,4 +1,4 @@
-"""Use of sources: what is open is read, what has ended is summed by the database."""
+"""Use of sources: open requests are read, ended ones are summed by the database."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_node_hours_are_those_of_the_calendar_month(
 
 
 class Counting:
-    """A connection that counts the rows that it gives."""
+    """A connection that counts its returned rows."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Connections: how long those to PostgreSQL wait for a silent peer, and turns to write."""
+"""Connections: how long PostgreSQL connections wait for a silent peer, and turns to write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server.core.database.engine import CONNECT_DEFAULTS, Database, batches
 
 
 def parameters(url: URL) -> dict[str, str]:
-    """Return what libpq was given for a connection."""
+    """Return the parameters that libpq got for a connection."""
     database = Database(url.render_as_string(hide_password=False))
     try:
         with database.engine.connect() as connection:
@@ -54,7 +54,7 @@ def test_a_process_that_is_stopped_inside_a_transaction_loses_its_locks(postgres
         with stopped.write() as connection:
             stopped.lock_events(connection)
             with other.write() as second:
-                other.lock_events(second)  # waits until the first session was ended
+                other.lock_events(second)  # waits until the first session has ended
 
     with pytest.raises(DBAPIError, match="idle-in-transaction"):
         hold_the_lock()
@@ -195,9 +195,9 @@ def test_a_writer_of_postgresql_without_a_turn_is_refused(
 def test_threads_that_wait_for_another_process_are_refused_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that has the turn waits in SQLite; the others wait for the turn as long, not longer.
+    """The thread with the turn waits in SQLite; the others wait equally long for the turn.
 
-    With a turn that has no limit each of the ten would wait in SQLite, one after another.
+    Without a limit of the turn, each of the ten would wait in SQLite, one after another.
     """
     monkeypatch.setattr(engine, "BUSY_SECONDS", 2.0)
     url = f"sqlite:///{tmp_path}/trainyard.db"

@@ -1,4 +1,4 @@
-"""The first schema is that of the tables; a later migration begins with a backup."""
+"""The first schema equals the tables; a later migration starts with a backup."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_models_and_migrations_agree(database: Database) -> None:
 
 
 def test_the_migrated_schema_is_the_one_of_the_tables(database: Database) -> None:
-    """Constraints included, which Alembic's own comparison leaves out."""
+    """Constraints included, which Alembic's own comparison omits."""
     with database.write() as connection:
         migrated = schema_of(connection)
         metadata.drop_all(connection)
@@ -292,6 +292,6 @@ def schema_of(connection: Connection) -> dict[str, Any]:
 
 
 def shown(row: Any) -> str:
-    """Return what was found as text; SQLite's condition of an index is an object without one."""
+    """Return the findings as text; SQLite's index condition is an object without a text form."""
     options = {name: str(value) for name, value in row.get("dialect_options", {}).items()}
     return repr({**row, "dialect_options": options})

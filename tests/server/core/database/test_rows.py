@@ -1,4 +1,4 @@
-"""Typed rows: each field is a column of a fitting type, and rows come back as what they declare."""
+"""Typed rows: each field is a column of a fitting type, and queries return these types."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_field_is_a_column_of_a_fitting_type() -> None:
 
 
 def faults(row: type[TypedRow]) -> Iterator[str]:
-    """Fields that name no column, or that the column's values do not fit."""
+    """Return fields without a column, or with a type that does not fit the column."""
     hints = get_type_hints(row, include_extras=True)
     for field in fields(row):  # type: ignore[arg-type]
         hint, chosen = _split(hints[field.name])
@@ -79,7 +79,7 @@ def faults(row: type[TypedRow]) -> Iterator[str]:
         bare = _without_none(hint)
         if not _fits(bare, column.type):
             yield f"{field.name}: {hint} is not what {column.type!r} returns"
-        # A query that names the column itself may leave null out by its conditions.
+        # A query that names the column itself may exclude null by its conditions.
         if chosen is None and isinstance(column, Column) and column.nullable != (hint != bare):
             yield f"{field.name}: null is {'legal' if column.nullable else 'not legal'}"
 
@@ -97,7 +97,7 @@ def _without_none(hint: Any) -> Any:
 
 
 def _without_annotations(model: Any) -> Any:
-    """Return the classes by which a record is validated, without how one of them is chosen."""
+    """Return the classes that validate a record, without the rule that chooses one."""
     if get_origin(model) is Annotated:
         return _without_annotations(get_args(model)[0])
     if get_origin(model) in {Union, UnionType}:
@@ -111,7 +111,7 @@ def _fits(hint: Any, kind: Any) -> bool:
             return get_origin(hint) is StoredRecord and get_args(hint) == (kind.model,)
         case Record():
             return bool(hint in (kind.model, _without_annotations(kind.model)))
-        case Json() | NullType():  # a function whose result SQLAlchemy does not know
+        case Json() | NullType():  # a function with a result type that SQLAlchemy does not know
             return True
         case UtcDateTime():
             return hint is datetime
@@ -165,7 +165,7 @@ def _rest() -> Iterator[Column[Any]]:
 
 
 def test_rows_of_the_database_leave_no_query() -> None:
-    """Without SQLAlchemy's `Row` no signature can name a row that mypy cannot check."""
+    """Without SQLAlchemy's `Row`, no signature has a row that mypy cannot check."""
     files = [path for path in python_files("server") if path.name != "rows.py"]
     broken = findings(files, untyped_rows)
     assert not broken, "\n".join(["return a TypedRow (server/core/database/rows.py):", *broken])

@@ -1,4 +1,4 @@
-"""Events that tests append, many at once."""
+"""Appends many events in one transaction, for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainyard.protocol.event_kinds import EventKind
 
 
 def append_many(context: Context, count: int) -> None:
-    """Commit several events at once."""
+    """Commit several events in one transaction."""
     row = {
         "at": context.now(),
         "kind": EventKind.NODE_ONLINE,

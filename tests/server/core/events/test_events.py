@@ -1,4 +1,4 @@
-"""Events: each kind has a typed view, writers store nothing else, and old rows stay readable."""
+"""Events: each kind has a typed view, the only form that writers store; old rows stay readable."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def on_the_wire(context: Context) -> list[str]:
 
 
 def store(context: Context, kind: str, content: dict[str, Any]) -> None:
-    """Store a row as another version has written it."""
+    """Store a row in the form of another version."""
     row = {"at": context.now(), "kind": kind, "actor": "test", "message": "m", "data": content}
     with context.database.write() as connection:
         connection.execute(insert(events).values(row))

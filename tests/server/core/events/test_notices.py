@@ -26,7 +26,7 @@ def waits(context: Context, job_id: str, reason: str) -> None:
 
 
 def take(context: Context, cursor: NoticeCursor) -> list[tuple[str, str]]:
-    """Return job and reason of what a cursor brings."""
+    """Return job and reason of a cursor's notices."""
     with context.database.read() as connection:
         found = [(row.job_id, _reason(row)) for row in cursor.read(connection)]
     cursor.advance()
@@ -39,7 +39,7 @@ def _reason(row: StoredNotice) -> str:
 
 @contextmanager
 def started(context: Context) -> Iterator[NoticeCursor]:
-    """A cursor that begins now."""
+    """A cursor that starts now."""
     cursor = NoticeCursor()
     with context.database.read() as connection:
         cursor.start(connection)

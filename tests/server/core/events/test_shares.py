@@ -1,4 +1,4 @@
-"""Shares of what a process serves: a token that takes all gets its part, the others theirs."""
+"""Shares of a process's capacity: a token that takes all gets its part, the others theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tail of events and notices, without HTTP: clients that are slow, many, or not there."""
+"""The tail of events and notices, without HTTP: slow, many or no clients."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ async def _one_slow_one_quick(context: Context, tail: Tail) -> None:
     for stream in (slow, quick):
         assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
     quick = frames(quick)
-    waiting = asyncio.ensure_future(anext(slow))  # it waits once, takes what came, and then no more
+    waiting = asyncio.ensure_future(anext(slow))  # waits once, takes the new events, no more
     await asyncio.to_thread(append_many, context, 10)
     assert (await waiting).startswith(b"id: 1\n")
     for number in range(1, 11):
         assert (await anext(quick)).startswith(b"id: %d\n" % number)
     heard = 10
-    for _ in range(4):  # the last of them may not have been handed to both when one has it
+    for _ in range(4):  # when one has the last of them, the other may not have it yet
         await asyncio.to_thread(append_many, context, QUEUE // 2)
         for _ in range(QUEUE // 2):
             assert (await anext(quick)).startswith(b"id: %d\n" % (heard + 1))
@@ -154,7 +154,7 @@ def test_what_came_since_the_last_look_is_one_write_to_each_client(context: Cont
 
 
 async def frames(stream: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Yield each frame of a stream, several of which may come at once."""
+    """Yield each frame of a stream; one read may contain several."""
     async with aclosing(stream):
         async for content in stream:
             for frame in content.removesuffix(b"\n\n").split(b"\n\n"):

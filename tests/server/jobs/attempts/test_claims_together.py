@@ -71,7 +71,7 @@ def test_each_claim_gets_its_own_job_and_event(
 def test_a_refused_claim_keeps_no_other_from_its_share(
     context: Context, harness: Harness, placed: list[str]
 ) -> None:
-    """Claimed already, cancelled, of no share, of another worker, of no attempt."""
+    """Already claimed, cancelled, without a share, of another worker, without an attempt."""
     first = claim_all(context, [sent(placed[0]), sent(placed[6])])
     harness.clock.advance(1)
     taken = SentClaim(placed[0], Claim(protocol=PROTOCOL, node=NODE, worker=WORKER))

@@ -1,4 +1,4 @@
-"""A checkpoint that cannot be loaded: what is marked, and where the next attempt begins."""
+"""An unloadable checkpoint: its mark, and the start of the next attempt."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_a_person_named_is_not_replaced(
     named = f"{job_id}.a1.step-4"
     resume(context, job_id, ResumeRequest(checkpoint_id=named), actor=ADA)
     third = again(harness, job_id)
-    if passes_first:  # it stays named over a retry
+    if passes_first:  # a retry keeps it
         refuse(third, None)
         third = again(harness, job_id)
     assert refuse(third) == named

@@ -117,7 +117,7 @@ def test_a_claim_is_repeated_with_its_secret_while_its_share_is_held(
             repeat(other)
     supervisor.train()
     before = harness.dump()
-    assert repeat() == supervisor.reply  # a repeat that comes late
+    assert repeat() == supervisor.reply  # a late repeat
     assert harness.dump() == before
     supervisor.end("succeeded")
     with pytest.raises(ConflictError, match="ended"):
@@ -359,7 +359,7 @@ def test_a_retry_goes_on_from_the_newest_checkpoint_of_its_lineage(harness: Harn
     assert (resume.checkpoint_id, resume.step) == (newest, 20)
     second.report(phase=Phase.STARTING)  # the trainer has not loaded anything yet
     assert harness.job(job_id).progress.step == 20
-    second.end("failed", FailureReason.HANG)  # before it saved anything of its own
+    second.end("failed", FailureReason.HANG)  # before its first save
     harness.place()
     assert harness.attempt(job_id).parent_checkpoint_id == newest
 

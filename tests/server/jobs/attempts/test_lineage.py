@@ -1,4 +1,4 @@
-"""Which steps belong to a job's course, and what a retry goes on from."""
+"""The steps of a job's lineage, and the checkpoint that a retry continues from."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_points_that_are_compacted_while_they_are_read_come_once(
     def read_and_compact(*args: Any, **kwargs: Any) -> dict[int, Points]:
         found = read_tails(*args, **kwargs)
         monkeypatch.setattr(module, "read_tails", read_tails)
-        # In a transaction that sees what others commit meanwhile, as PostgreSQL's do.
+        # In a transaction that sees concurrent commits, like those of PostgreSQL.
         if not context.database.is_sqlite:
             store(601, 2000)
         return found

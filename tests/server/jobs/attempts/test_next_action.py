@@ -1,4 +1,4 @@
-"""What helps a job that failed: never what would end in the same way."""
+"""The next action after a failure: never one that would fail in the same way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def failed(
     step: int = 45,
     **sections: Any,
 ) -> NextAction | None:
-    """Return what helps a job that saved at these steps and failed at another."""
+    """Return the next action of a job that saved at these steps and failed at another."""
     job_id, (supervisor,) = harness.running(**{"retry": {"max_retries": 0}} | sections)
     return ended(
         harness,

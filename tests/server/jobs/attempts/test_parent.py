@@ -1,4 +1,4 @@
-"""The parent checkpoint of the next attempt: one answer for placement and for previews."""
+"""The parent checkpoint of the next attempt: the same for placement and for previews."""
 
 from __future__ import annotations
 

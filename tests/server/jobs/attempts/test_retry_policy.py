@@ -1,4 +1,4 @@
-"""How an attempt ended, what follows, the sentence that explains it, and the wait before it."""
+"""Classification of ends, the retry decision, its explanation, and the backoff."""
 
 from __future__ import annotations
 
@@ -208,9 +208,9 @@ def test_the_wait_doubles(in_a_row: int, delay: float) -> None:
         ({}, 1, 0),
         ({}, 2, 10),
         ({}, 3, 20),
-        ({"signal": None}, 1, 5),  # it raised, and would again
+        ({"signal": None}, 1, 5),  # it raised, and would raise again
         ({"reason": FailureReason.PROGRAM_ERROR}, 1, 0),
-        ({"rank": None}, 1, 5),  # the launcher was ended, not a rank
+        ({"rank": None}, 1, 5),  # the launcher was killed, not a rank
         ({"reason": FailureReason.HANG}, 1, 5),  # NCCL's watchdog aborted it
     ],
 )
@@ -336,7 +336,7 @@ NAMED = AGAIN.model_copy(update={"checkpoint_id": "chosen"})
             {},
             FollowUp(JobState.QUEUED, "continues from c4 after {what}", AGAIN),
         ),
-        (  # no budget is needed: one checkpoint less is left each time
+        (  # no budget is needed: each time one checkpoint fewer remains
             Fallback("c8", named=False, replacement="c4"),
             {"retries_used": 9, "retry": RetrySection(on=(), max_retries=0)},
             FollowUp(JobState.QUEUED, "continues from c4 after {what}", AGAIN),
@@ -356,7 +356,7 @@ NAMED = AGAIN.model_copy(update={"checkpoint_id": "chosen"})
                 "{what}. c8 was named, so no other one replaces it: resume from another one.",
             ),
         ),
-        (  # a resize that was asked for while the attempt was loading names another checkpoint
+        (  # a resize requested during the load names another checkpoint
             Fallback("c8", named=True, replacement="c4"),
             {"resize": NAMED, "desired": STOP},
             FollowUp(JobState.QUEUED, "continues from chosen after {what}", NAMED),

@@ -1,4 +1,4 @@
-"""A guard that requests a rollback, from the failure to the attempt that leaves the window out."""
+"""A guard that requests a rollback, from the failure to the attempt that omits the window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of programs in the catalog: stored, kept, resumed from, and what needs the model."""
+"""Checkpoints of programs in the catalog: storing, retention, resumes, and unsupported actions."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _node(yard: Yard) -> None:
 
 @pytest.fixture
 def allow_code() -> bool:
-    """The server takes jobs that bring code."""
+    """The server accepts jobs that bring code."""
     return True
 
 
 def manifest(job_id: str, attempt: int, step: int, **fields: Any) -> ProgramManifest:
-    """The manifest of a step, with these fields in place of the usual ones."""
+    """Return the manifest of a step, with some fields replaced."""
     usual = ProgramManifest(
         checkpoint_id=checkpoint_id(job_id, attempt, step),
         job_id=job_id,
@@ -66,7 +66,7 @@ def manifest(job_id: str, attempt: int, step: int, **fields: Any) -> ProgramMani
 
 
 class Reporter:
-    """Reports commits of one attempt, as its supervisor does."""
+    """Reports commits of one attempt, like its supervisor."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor

@@ -1,4 +1,4 @@
-"""Retention: what is let go, and that nothing that is needed ever is."""
+"""Retention: which checkpoints are deleted, and that no needed one ever is."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_second_decision_finds_nothing_more(
 def test_a_checkpoint_that_no_rule_keeps_is_deleted(
     section: CheckpointSection, candidates: list[Candidate]
 ) -> None:
-    """At most k steps stay for being new, one for being verified, and what is protected."""
+    """The k newest steps, the newest verified one and protected ones stay."""
     plain = section.model_copy(update={"keep_every_steps": 0, "keep_best_k": 0})
     kept = len(candidates) - len(deletable(plain, candidates))
     protected = sum(candidate.protected for candidate in candidates)
@@ -221,7 +221,7 @@ def test_what_an_attempt_loads_stays_until_its_first_step(yard: Yard, context: C
     assert yard.kept(job_id) == ["a1.step-2", "a1.step-8", "a2.step-2"]
     second.train(3)
     yard.commit(job_id, 4)
-    # The branch that was left is a person's to delete.
+    # Only a person deletes an abandoned branch.
     assert yard.kept(job_id) == ["a1.step-8", "a2.step-4"]
 
 

@@ -36,7 +36,7 @@ ARGUMENTS = {"lr": 0.001, "layers": [1, 2], "fast": True}
 
 @pytest.fixture
 def allow_code() -> bool:
-    """The server takes jobs that bring code."""
+    """The server accepts jobs that bring code."""
     return True
 
 

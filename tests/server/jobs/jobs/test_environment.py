@@ -1,4 +1,4 @@
-"""Variables of jobs without code: refused at every door of the server, and before each launch."""
+"""Variables of jobs without code: refused by every endpoint, and before each launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: a new job from another one's checkpoint, what it takes over, and what it goes back to."""
+"""Forks: a new job from another job's checkpoint, its inherited values, and its retries."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_fork_goes_back_to_its_origin_until_it_has_saved(
 ) -> None:
     at_once = {"retry": {"backoff_seconds": 0.0}}
     _, job_id = fork(context, source, request(changes=at_once), actor=ADA)
-    for number in (1, 2):  # also the retry of what saved nothing
+    for number in (1, 2):  # also the retry of an attempt without a save
         assert harness.place() == 1
         (supervisor,) = harness.claim_all(job_id)
         attempt = supervisor.reply.attempt

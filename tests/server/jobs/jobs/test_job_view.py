@@ -1,4 +1,4 @@
-"""The view of one job: what is computed from its attempts."""
+"""The view of one job: values computed from its attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with jobs: submit, ask, delete."""
+"""Actions on jobs: submit, request, delete."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_answer_to_a_submission_is_what_a_query_returns(
 
 def test_the_answer_to_a_repeat_has_what_happened_since(context: Context, harness: Harness) -> None:
     first = submit(context, spec(), actor=ADA, idempotency_key="k")
-    harness.place()  # there is no node: the job waits for a reason, which its group has
+    harness.place()  # without a node the job waits, and its group has the reason
     waits = view_of(context, submit(context, spec(), actor=ADA, idempotency_key="k"))
     harness.add_node()
     harness.place()
@@ -136,10 +136,10 @@ def test_only_more_slots_than_ever_registered_are_refused(
             training={"global_batch_size": 512, "micro_batch_size": 1},
         ),
         actor=ADA,
-    )  # before the first node everybody waits
+    )  # before the first node every job waits
     harness.add_node(slots=4)
     larger = spec(resources={"world_size": 5}, training={"micro_batch_size": 1})
-    job_id = submit(context, larger, actor=ADA).id  # and so does what is larger than all of them
+    job_id = submit(context, larger, actor=ADA).id  # and so does a job larger than all of them
     assert harness.place() == 0
     assert harness.job(job_id).reason == "needs 5 slots, 4 are online"
     harness.add_node("more", slots=1)
@@ -238,7 +238,7 @@ def test_deleting_leaves_one_event(context: Context, harness: Harness) -> None:
 def test_an_event_of_a_job_that_is_gone_is_stored_under_the_lock_too(
     context: Context, harness: Harness
 ) -> None:
-    """Others get that lock by the update of their job's row, which this one has no more."""
+    """Other events lock by the update of their job's row, which no longer exists here."""
     job_id = harness.submit()
     cancel(context, job_id, actor=ADA, reason="")
     with statements(context) as seen:

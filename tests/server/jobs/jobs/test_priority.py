@@ -63,7 +63,7 @@ def test_the_queue_orders_by_a_changed_priority_at_once(context: Context, harnes
 def test_a_job_that_no_longer_stands_behind_a_large_one_starts(
     context: Context, harness: Harness
 ) -> None:
-    """The nodes and the number of waiting jobs stay as they were: the order alone changes."""
+    """The nodes and the number of waiting jobs stay the same: only the order changes."""
     harness.add_node(slots=2)
     harness.running()
     harness.submit(name="large", resources={"world_size": 2})

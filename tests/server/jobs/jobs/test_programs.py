@@ -1,4 +1,4 @@
-"""Jobs that run a program, as the server stores, plans, places, stops and resumes them."""
+"""Jobs that run a program: stored, planned, placed, stopped and resumed by the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 
 @pytest.fixture
 def allow_code() -> bool:
-    """The server takes jobs that bring code."""
+    """The server accepts jobs that bring code."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""Going on: legality, layouts, branches, resizes."""
+"""Resumes: legality, layouts, branches, resizes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_nothing_asked_for_changes_nothing(context: Context, stopped: str) -> No
 
 
 def test_auto_goes_by_the_slots_of_each_attempt(context: Context, harness: Harness) -> None:
-    """A job that ran on CPUs goes on on GPUs, and the comparison names what follows from it."""
+    """A job that ran on CPUs resumes on GPUs, and the comparison names the consequences."""
     harness.add_node("cpus")
     sections = {"checkpoint": {"keep_latest_k": 2}, "resources": {"device": "cpu"}}
     job_id, (supervisor,) = harness.running(step=20, training=TRAINING, **sections)
@@ -113,7 +113,7 @@ def test_a_world_size_alone_takes_the_planners_layout(
     assert attempt.attempt == 2
     assert attempt.resume is not None
     assert attempt.resume.step == 40
-    # What the trainer makes of it agrees with the layout.
+    # The trainer derives the same layout from it.
     assert attempt.overrides.apply(supervisor.reply.spec).layout() == attempt.layout
     row = harness.attempt(stopped)
     assert (row.cause, row.actor, row.start_step) == (AttemptCause.RESUME, "bob", 40)
@@ -330,7 +330,7 @@ def test_a_resume_waits_for_the_storage_of_its_checkpoints(
 
 
 def test_stages_of_another_pipeline_do_not_follow(context: Context, harness: Harness) -> None:
-    """A client sends the section as it is with other axes: what is stale in it is derived anew."""
+    """A client sends the present section with other axes: stale fields are derived again."""
     harness.add_node(slots=8)
     stages = [
         ["tok_embeddings", "layers.0"],

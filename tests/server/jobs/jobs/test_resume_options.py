@@ -1,4 +1,4 @@
-"""Which world sizes a resume offers as free, and a resize that changes nothing."""
+"""The world sizes that a resume offers as free, and a resize without a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 def test_an_option_is_free_where_a_node_holds_the_units_of_its_layouts(
     context: Context, harness: Harness
 ) -> None:
-    """A job of one sequence a step and one block has layouts of `tp` and `cp` alone."""
+    """A job with one sequence a step and one block has only layouts of `tp` and `cp`."""
     harness.add_node("node-1", slots=4)
     harness.add_node("node-2", slots=4)
     job_id, (supervisor,) = harness.running(

@@ -63,7 +63,7 @@ def test_a_spec_that_cannot_run_keeps_no_other_job_from_being_stored(context: Co
 def test_what_the_database_refuses_keeps_no_other_job_from_being_stored(
     context: Context,
 ) -> None:
-    """A project that does not exist; the key of that submission is free again."""
+    """A submission with an unknown project fails alone, and its key is free again."""
     group = [
         SubmittedSpec(spec("a"), ADA, "key-a"),
         SubmittedSpec(spec("lost", project="nowhere"), ADA, "key-lost"),

@@ -1,4 +1,4 @@
-"""Environments of locks: queued by the attempt that needs one, awaited, built once a storage."""
+"""Environments of locks: queued by an attempt, awaited, built once per storage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUILT = OperationOutcome(outcome="succeeded", message="built")
 
 @pytest.fixture
 def allow_code() -> bool:
-    """The server takes jobs that bring code."""
+    """The server accepts jobs that bring code."""
     return True
 
 
@@ -53,7 +53,7 @@ def label(harness: Harness, node: str) -> None:
 
 
 def needs(harness: Harness, digest: str = DIGEST, **environment: Any) -> str:
-    """Launch a job that does not find its environment; return its id when it is due again."""
+    """Launch a job without its environment; return its id when it is due again."""
     job_id, (supervisor,) = harness.launched(**sections(**environment))
     end(harness, supervisor, digest)
     return job_id

@@ -1,4 +1,4 @@
-"""Operations that are taken back, and ended ones that are forgotten."""
+"""Cancelled operations, and deletion of old ended ones."""
 
 from __future__ import annotations
 

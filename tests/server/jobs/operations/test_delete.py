@@ -1,4 +1,4 @@
-"""Deletion: its guards, the mark, the operation, and jobs that go with all they saved."""
+"""Deletion: its guards, the mark, the operation, and jobs deleted with their checkpoints."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ DENIED = OperationOutcome(outcome="failed", message="permission denied")
 
 
 def fails(yard: Yard, operation_id: str) -> None:
-    """Have a node claim an operation that is due, and fail."""
+    """Make a node claim a due operation, and fail it."""
     assert (operation_id, "node-1") in yard.give()
     yard.report(operation_id, fence=yard.claim(operation_id).fence, outcome=DENIED)
 

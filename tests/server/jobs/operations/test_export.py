@@ -1,4 +1,4 @@
-"""Exports: what is asked for, who may do it, and what stays for as long as it is read."""
+"""Exports: requests, legal nodes, and checkpoints kept while they are read."""
 
 from __future__ import annotations
 

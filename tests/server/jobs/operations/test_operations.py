@@ -1,4 +1,4 @@
-"""The life of an operation: given to one node at a time, claimed once, outrun after a silence."""
+"""The life of an operation: sent to one node at a time, claimed once, replaced after silence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_verification_from_the_request_to_the_catalog(yard: Yard, context: Con
     assert progress is not None
     assert progress.done == 5
     (first,) = yard.noticed(job_id, "operation_progress")
-    yard.report(operation_id, done=5)  # which is nothing new, and makes no notice
+    yard.report(operation_id, done=5)  # unchanged, so it makes no notice
     assert yard.noticed(job_id, "operation_progress") == [first]
 
     assert yard.report(operation_id, outcome=DONE).ended
@@ -184,7 +184,7 @@ def test_a_report_renews_the_lease(yard: Yard, context: Context) -> None:
 
 
 def silence(harness: Harness, *, share: float = 1.1) -> None:
-    """Let a lease's time, or a share of it, pass while servers are up."""
+    """Let a lease's period, or a share of it, pass while servers are up."""
     for _ in range(int(harness.context.settings.lease_seconds * share)):
         harness.clock.advance(1)
         beat(harness.context)

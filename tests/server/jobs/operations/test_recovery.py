@@ -1,4 +1,4 @@
-"""Commits that a lost attempt made unheard: searched for, entered, and waited for in bounds."""
+"""Unreported commits of a lost attempt: found, catalogued, and awaited within bounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def manifest(job_id: str, step: int, *, attempt: int = 1, **changes: Any) -> str
 
 
 def lose(harness: Harness, *saved: int, **sections: Any) -> str:
-    """Run a job that reports some commits, and then is silent until it counts as lost."""
+    """Run a job that reports some commits, and is then silent until it counts as lost."""
     job_id, (supervisor,) = harness.running(**{**LOST, **sections})
     for step in saved:
         harness.commit_checkpoint(job_id, step)

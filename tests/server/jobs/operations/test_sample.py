@@ -1,4 +1,4 @@
-"""Samples: what a node is given for one, what comes back, and whose code may run."""
+"""Samples: the message to a node, its result, and the code that may run."""
 
 from __future__ import annotations
 

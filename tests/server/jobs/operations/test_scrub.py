@@ -1,4 +1,4 @@
-"""Scrubbing: the checkpoint verified longest ago, one at a time, where nothing trains."""
+"""Scrubbing: the checkpoint verified longest ago, one at a time, on idle nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = 86_400
 
 @pytest.fixture
 def scrubbing(yard: Yard, context: Context) -> Yard:
-    """A server that has every checkpoint looked at once in seven days."""
+    """A server that scrubs every checkpoint once in seven days."""
     settings = context.settings.model_copy(update={"scrub_interval_days": 7.0})
     harness = yard.harness
     harness.keeper = OperationKeeper(replace(context, settings=settings), harness.dispatcher)
@@ -99,7 +99,7 @@ def test_a_scrub_that_finds_damage_takes_the_good_word_back(
     assert row.verified is False
     assert row.verification.loaded_at is None
     scrubbing.harness.clock.advance(8 * DAY)
-    assert scrubbing.give() == []  # nothing more can be learned of it
+    assert scrubbing.give() == []  # its damage is already known
 
 
 def test_a_node_that_trains_is_left_alone(scrubbing: Yard) -> None:

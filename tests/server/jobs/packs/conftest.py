@@ -1,4 +1,4 @@
-"""Clients of the API, as for its own tests."""
+"""Clients of the API, from its own tests."""
 
 from __future__ import annotations
 

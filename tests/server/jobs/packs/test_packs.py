@@ -1,4 +1,4 @@
-"""Packs: uploaded once, whole or not at all, kept while jobs name them, fetched by attempts."""
+"""Packs: uploaded once and completely, kept while jobs name them, fetched by attempts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def allow_code() -> bool:
-    """The server takes jobs that bring code."""
+    """The server accepts jobs that bring code."""
     return True
 
 

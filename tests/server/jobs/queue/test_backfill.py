@@ -1,4 +1,4 @@
-"""Backfill in the scheduler's rounds: durations from former attempts, and what people see of it."""
+"""Backfill in the scheduler's rounds: durations from former attempts, and its views."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = 100
 
 
 def set_left(harness: Harness, job_id: str, seconds: float) -> None:
-    """Have a running job at a known pace, as its metrics do."""
+    """Give a running job a known pace, as its metrics do."""
     progress = Progress(step=1, steps=STEPS, seconds_left=seconds)
     with harness.context.database.write() as connection:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(progress=progress))
@@ -92,7 +92,7 @@ def test_one_that_would_end_too_late_waits_until_time_has_passed(
 
 
 def durations(harness: Harness, job_id: str) -> tuple[float | None, str | None]:
-    """Have a job enter its group, and return its expected duration with the kind of slot."""
+    """Enter a job into its group, and return its expected duration with the kind of slot."""
     enter_groups(harness.context)
     columns = select(jobs.c.lasts_seconds, jobs.c.lasts_on).where(jobs.c.id == job_id)
     with harness.context.database.read() as connection:

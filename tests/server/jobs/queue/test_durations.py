@@ -1,4 +1,4 @@
-"""How long new jobs last, as former attempts of the same training part show, and what gives way."""
+"""Expected durations of new jobs, from former attempts of the same training part; giving way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AGAIN = DECIDE_AGAIN_SECONDS
 
 
 def finished(harness: Harness, seconds: float = 4.0, **sections: Any) -> None:
-    """Have a job of four steps start, which takes a second, and end."""
+    """Start a job of four steps, which takes a second, and end it."""
     _, (supervisor,) = harness.launched(**{"training": {"steps": 4}} | sections)
     harness.clock.advance(1.0)
     supervisor.train(0)
@@ -41,14 +41,14 @@ def finished(harness: Harness, seconds: float = 4.0, **sections: Any) -> None:
 
 
 def set_left(harness: Harness, job_id: str, seconds: float | None) -> None:
-    """Have a running job at a known pace, as its metrics do."""
+    """Give a running job a known pace, as its metrics do."""
     progress = Progress(step=1, steps=100, seconds_left=seconds)
     with harness.context.database.write() as connection:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(progress=progress))
 
 
 def duration(harness: Harness, **sections: Any) -> tuple[float | None, str | None]:
-    """Return the expected duration of a new job, and the hardware on which it is."""
+    """Return the expected duration of a new job, and its hardware."""
     job_id = harness.submit(**sections or {"training": {"steps": 4}})
     enter_groups(harness.context)
     columns = select(jobs.c.lasts_seconds, jobs.c.lasts_on_name).where(jobs.c.id == job_id)
@@ -59,12 +59,12 @@ def duration(harness: Harness, **sections: Any) -> tuple[float | None, str | Non
 
 
 def behind_a_large_one(harness: Harness, *, left: float = 120.0) -> tuple[str, Supervisor, str]:
-    """Hold one of four slots for so many seconds, and queue a job of all four; return both."""
+    """Hold one of four slots for some seconds, and queue a job of all four; return both."""
     long, (supervisor,) = harness.running(name="long")
     set_left(harness, long, left)
     large = harness.submit(name="large", resources={"world_size": 4})
     assert harness.place() == 0
-    harness.clock.advance(1)  # what comes now is behind it
+    harness.clock.advance(1)  # later jobs are behind it
     return long, supervisor, large
 
 
@@ -235,7 +235,7 @@ def test_nothing_is_backfilled_on_an_estimate_where_nothing_is_preempted(harness
 
 
 def overtaken(harness: Harness, **sections: Any) -> tuple[Supervisor, str, str]:
-    """Return what holds a slot, the job that waits for all, and one that overtook it."""
+    """Return the holder of a slot, the job that waits for all slots, and one that overtook it."""
     harness.add_node("a")
     finished(harness)
     _, long, large = behind_a_large_one(harness)
@@ -266,7 +266,7 @@ def test_a_job_that_was_ahead_by_its_fair_share_alone_is_kept_waiting_for_a_save
     harness.add_node("a")
     finished(harness)
     harness.add_node("b", slots=1)
-    harness.running(name="other")  # it counts for the project of the short one all the time
+    harness.running(name="other")  # it counts for the project of the short job all the time
     long, (of_long,) = harness.running(name="long")
     set_left(harness, long, 120.0)
     _, (filler,) = harness.running(name="filler", resources={"world_size": 3})

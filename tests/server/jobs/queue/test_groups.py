@@ -1,4 +1,4 @@
-"""The queue: however long it is, every slot is considered and every job has a reason."""
+"""The queue: at any length, every slot is considered and every job has a reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainyard.run.failures import FailureReason
 
 
 def fill(harness: Harness, count: int, like: str) -> list[str]:
-    """Queue so many copies of a queued job, behind it; return their ids."""
+    """Queue copies of a queued job behind it; return their ids."""
     now = harness.clock.now()
     with harness.context.database.write() as connection:
         row = connection.execute(select(jobs).where(jobs.c.id == like)).one()
@@ -46,7 +46,7 @@ def fill(harness: Harness, count: int, like: str) -> list[str]:
 
 
 def notices_since(context: Context, seq: int) -> tuple[int, int]:
-    """Return how many notices changed after one, and the number of the newest."""
+    """Return the count of notices changed after one, and the number of the newest."""
     with context.database.read() as connection:
         later = select(func.count(), func.max(notices.c.seq)).where(notices.c.kind == "waiting")
         count, newest = connection.execute(later.where(notices.c.seq > seq)).one()
@@ -133,7 +133,7 @@ def test_more_than_one_round_can_place_start_in_their_order(
 def test_many_groups_are_placed_by_one_round(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each group one job is read behind the first ones; the others are left out and kept."""
+    """Behind the first jobs, one job of each group is read; the others are omitted and kept."""
     monkeypatch.setattr(heads, "HEADS_AT_ONCE", 1)
     monkeypatch.setattr(heads, "FIRST_AT_ONCE", 7)
     monkeypatch.setattr(heads, "NOTIFIED", 1)
@@ -253,7 +253,7 @@ def test_groups_without_a_job_are_forgotten(harness: Harness, context: Context) 
     assert forget_groups(context) == 1
     other = harness.submit(resources={"world_size": 3})
     harness.place()
-    with context.database.write() as connection:  # as by a scheduler that has just lost its lead
+    with context.database.write() as connection:  # like a scheduler that has just lost its lead
         connection.execute(demands.delete())
     assert harness.place() == 0
     forget_groups(context)
@@ -281,7 +281,7 @@ def four_demands_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fit_nowhere(harness: Harness, count: int) -> list[str]:
-    """Queue jobs that fit nowhere, of as many demands; return their ids."""
+    """Queue jobs that fit nowhere, each with another demand; return their ids."""
     sections = [{"node_selector": {"zone": f"z{number}"}} for number in range(count)]
     found = [harness.submit(resources=section) for section in sections]
     harness.clock.advance(1)
@@ -338,7 +338,7 @@ def test_rounds_rest_once_they_have_considered_all_demands(
 
 @pytest.mark.usefixtures("four_demands_at_once")
 def test_demands_that_fit_nowhere_keep_no_large_job_from_its_nodes(harness: Harness) -> None:
-    """Each round considers small jobs behind the large one, of other demands."""
+    """Each round considers small jobs with other demands behind the large one."""
     harness.add_node("a", slots=4)
     holding = [harness.running()[1][0] for _ in range(4)]
     fit_nowhere(harness, 2)

@@ -1,4 +1,4 @@
-"""The order of the queue, in SQL and in memory: that of its definition, on both databases."""
+"""The order of the queue in SQL and in memory equals its definition, on both databases."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from trainyard.protocol.states import JobState
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WEIGHTS = {"default": 1.0, "speech": 3.0, "vision": 0.7}
 LARGEST = {"default": 6, "speech": 6, "vision": 2}
-"""Largest jobs that can start: of vision by its quota, of the others by the slots of the node."""
+"""Largest startable jobs: for vision by its quota, for the others by the node's slots."""
 SIZES = (1, 2, 4, 8)
-"""Slots of jobs, those of their spare nodes included."""
+"""Slots of jobs, including those of their spare nodes."""
 
 
 def make_projects(context: Context, weights: Mapping[str, float]) -> None:
@@ -58,7 +58,7 @@ def store(context: Context, like: str, *, rows: Sequence[Waiting], held: Mapping
             {
                 "id": job.id,
                 "project": job.project,
-                "world_size": -(-job.size // 2),  # the other slots are those of spare nodes
+                "world_size": -(-job.size // 2),  # the other slots belong to spare nodes
                 "priority": job.priority,
                 "queued_at": START + timedelta(seconds=job.queued_at),
                 "state": JobState.QUEUED,
@@ -123,7 +123,7 @@ def kept(
 
 
 def place_of(context: Context, new: Waiting) -> int:
-    """Return how many jobs would be ahead of one, were it queued now."""
+    """Return how many jobs would be ahead of a job if it were queued now."""
     with context.database.read() as connection:
         order = read_order(connection, candidate=new.project)
         key = key_of_candidate(
@@ -169,7 +169,7 @@ def test_a_job_that_cannot_start_adds_nothing_to_the_tags_behind_it(
 def test_the_scheduler_follows_all_changes_of_the_order(
     harness: Harness, context: Context, seed: int
 ) -> None:
-    """Some jobs start and others leave; jobs that return enter as by `enter_groups`."""
+    """Some jobs start, others leave; returning jobs enter through `enter_groups`."""
     choose = random.Random(seed)
     make_projects(context, WEIGHTS)
     harness.add_node(slots=LARGEST["default"])

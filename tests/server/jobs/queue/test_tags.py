@@ -22,7 +22,7 @@ def waiting(harness: Harness) -> dict[str, WaitingJob]:
 
 
 def tag(harness: Harness, job: WaitingJob, *, project: str, held: int = 0) -> float:
-    """Return the tag of a job that waits, or holds so many slots, as the scheduler has it."""
+    """Return the scheduler's tag of a job that waits, or that holds some slots."""
     queue = SchedulingQueue()
     with harness.context.database.read() as connection:
         queue.update(connection, group_sizes(connection), with_quota=())

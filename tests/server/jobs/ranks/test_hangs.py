@@ -1,4 +1,4 @@
-"""A hang names the rank that did not arrive, from the positions of all nodes."""
+"""A hang names the missing rank, from the positions of all nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ended(
 
 
 def failure_of(harness: Harness, positions: Mapping[str, tuple[RankPosition, ...]]) -> Failure:
-    """Run a job on nodes of two slots, end it by a hang, and return what the attempt failed of."""
+    """Run a job on nodes of two slots, end it by a hang, and return the attempt's failure."""
     for node in positions:
         harness.add_node(node, slots=2)
     job_id, supervisors = harness.running(step=40, resources={"world_size": 2 * len(positions)})
@@ -112,7 +112,7 @@ def test_a_chain_of_waits_ends_at_its_cause(harness: Harness) -> None:
 
 
 def test_a_rank_that_is_behind_in_the_same_group(harness: Harness) -> None:
-    """It has not left an earlier collective: which is late cannot be seen, and is not guessed."""
+    """It has not left an earlier collective: the late rank is unknown, and is not guessed."""
     failure = failure_of(
         harness,
         {"a": (at(0, waits=collective(9, ranks=(0, 1))), at(1, waits=collective(8, ranks=(0, 1))))},
@@ -139,7 +139,7 @@ LATE = 1234
 
 @pytest.mark.parametrize("stripped", [False, True], ids=["all with members", "some without"])
 def test_one_of_4096_ranks_is_late(stripped: bool) -> None:
-    """Nodes with many bytes of positions leave out the members of groups."""
+    """Nodes with many bytes of positions omit the members of groups."""
     world = rank_ranges(range(RANKS))
     waits = replace(collective(120), ranks=world)
     located = []
@@ -160,7 +160,7 @@ def test_one_of_4096_ranks_is_late(stripped: bool) -> None:
 
 
 def test_a_rank_without_members_belongs_to_the_group_of_its_name_that_has_it() -> None:
-    """Two groups of one name: rank 3 is late in that of 2, and ranks 0 and 1 have arrived."""
+    """Two groups of one name: rank 3 is late in the group of 2; ranks 0 and 1 have arrived."""
     first, second = (collective(7, ranks=ranks, group="mesh_tp/1") for ranks in ((0, 1), (2, 3)))
     positions = [
         at(0, waits=first),

@@ -1,4 +1,4 @@
-"""Which attempts check the network between their nodes, and what counts as a check."""
+"""Which attempts check the network between their nodes, and which checks count."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fabric(harness: Harness) -> None:
 
 
 def checks(supervisors: list[Supervisor]) -> bool:
-    """Return whether the ranks of an attempt check their network: all of them or none."""
+    """Return whether the ranks of an attempt check their network; all agree."""
     (ordered,) = {each.reply.attempt.check_network for each in supervisors}
     return ordered
 

@@ -60,7 +60,7 @@ class Trainer:
         self.finds_all({rank: share}, step=step)
 
     def finds_all(self, shares: Mapping[int, float], *, step: int = 20) -> None:
-        """Report stragglers at once, each with its cost."""
+        """Report stragglers in one report, each with its cost."""
         same = {"kind": "compute", "factor": 1.4}
         found = [{"rank": rank, "share": share, **same} for rank, share in shares.items()]
         kind = "straggler_found"

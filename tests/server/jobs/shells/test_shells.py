@@ -76,14 +76,14 @@ def seen(context: Context, shell: ShellView, start: int = 0) -> ShellOutput:
 
 @pytest.fixture
 def running(launched: Launched) -> Launched:
-    """A job that trains, with its supervisor."""
+    """A training job, with its supervisor."""
     launched[1].train()
     return launched
 
 
 @pytest.fixture
 def shell(context: Context, running: Launched) -> ShellView:
-    """A command that its node has begun."""
+    """A command that its node has started."""
     job_id, supervisor = running
     made = service.open_shell(context, job_id, LS, actor=ADA)
     tell(context, supervisor, shell_id=made.id)

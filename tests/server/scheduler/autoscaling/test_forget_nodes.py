@@ -1,4 +1,4 @@
-"""What requests leave behind is forgotten in time; unknown ones are shown as lost."""
+"""Rows of ended requests are deleted in time; unknown requests are shown as lost."""
 
 from __future__ import annotations
 

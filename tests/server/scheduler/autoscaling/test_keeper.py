@@ -1,4 +1,4 @@
-"""The scheduler requests nodes, gives them up, and sends calls to provisioners."""
+"""The scheduler requests nodes, releases them, and sends calls to provisioners."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_source_that_cannot_be_asked_is_not(yard: Yard, clock: FakeClock) -> N
     yard.tick()
     assert yard.requests() == []
     assert site.told("source_changed")[-1] == "the provisioner of slurm is silent"
-    site.report(complete=True, needs_login=needs)  # the other machines can be asked
+    site.report(complete=True, needs_login=needs)  # the other machines can be requested
     assert site.told("source_changed")[-1] == "source slurm needs a login: expired"
     site.report(error="Permission denied", needs_login=needs)  # a call to one of them
     yard.tick()

@@ -1,4 +1,4 @@
-"""Nodes whose allocation ends soon take nothing new; drains of people stay."""
+"""Nodes near the end of their allocation take no new job; drains of people stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of supply: no limit is exceeded, and nothing is asked for and given up in turn."""
+"""The plan of supply: no limit is exceeded, and no node is requested and released in turn."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_large_need_is_several_requests() -> None:
     few = supplier(nodes_per_request=2)
     asks = decide([waits(20)], suppliers=[few]).ask
     assert [each.nodes for each in asks] == [2, 2, 1]
-    assert not decide([waits(40)], suppliers=[few]).ask  # five requests, of which none alone helps
+    assert not decide([waits(40)], suppliers=[few]).ask  # five requests; no single one helps
 
 
 def test_a_source_is_asked_that_has_what_a_job_needs() -> None:
@@ -195,12 +195,12 @@ def test_limits_hold_and_plans_come_to_an_end(
             )
             for n, ask in enumerate(planned.ask)
         ]
-        # Of one source each node is needed at once. Of several an earlier job may prefer nodes that
-        # were requested for a later one, also with one that its own source could not give.
+        # With one source each node is needed immediately. With several, an earlier job may prefer
+        # nodes requested for a later one, also with a node that its own source could not supply.
         assert turn == 0 or len(suppliers) > 1
     assert not planned.ask
     if len(suppliers) == 1:
-        assert planned.needed == {each.id for each in coming}  # none is given up by this state
+        assert planned.needed == {each.id for each in coming}  # this state releases none
 
 
 @settings(max_examples=150, deadline=None)

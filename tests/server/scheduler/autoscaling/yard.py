@@ -1,4 +1,4 @@
-"""A scheduler with a source of nodes, by a clock that the test moves."""
+"""A scheduler with a source of nodes, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Yard:
 
 
 def start(yard: Yard, request_id: str) -> str:
-    """Have the engine start a request, and its pilot join; return the node."""
+    """Start a request in the engine, and join its pilot; return the node."""
     assert yard.site is not None
     yard.site.claim(request_id)
     yard.site.describe(request_id, "running", nodes=[instance()])
@@ -62,7 +62,7 @@ def start(yard: Yard, request_id: str) -> str:
 
 
 def trained(yard: Yard) -> tuple[NodeRequestView, Supervisor]:
-    """Have a job of one node train on a request that it caused; return both."""
+    """Train a job of one node on a request that it caused; return both."""
     job_id = yard.harness.submit(resources={"world_size": 4})
     yard.tick()
     (request,) = yard.requests()

@@ -1,4 +1,4 @@
-"""Short ways to an elastic job that runs, lost a node, or could grow."""
+"""Short ways to an elastic job that runs, has lost a node, or could grow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def three_nodes(harness: Harness) -> None:
 
 
 def run_round(harness: Harness) -> None:
-    """Place, then fit what waits, then place that."""
+    """Place, then resize waiting jobs, then place those."""
     harness.place()
     harness.fit()
     harness.place()
@@ -54,14 +54,14 @@ def shrunk(harness: Harness, names: str = "ab", **sections: Any) -> tuple[str, l
 
 
 def lose(harness: Harness, living: list[Supervisor], *, seconds: int = LEASE + 1) -> None:
-    """Let the other nodes be silent for so long, while these report."""
+    """Let the other nodes be silent for a time, while these report."""
     shares = harness.shares(living[0].reply.attempt.job_id)
     of_job = {share.node for share in shares if share.spare_since is None}
     pass_time(harness, seconds, silent=of_job - {supervisor.node for supervisor in living})
     for supervisor in living:
         supervisor.train(10)
     harness.reconciler.run()  # unreachable
-    harness.reconciler.run()  # lost, where the job is elastic
+    harness.reconciler.run()  # lost, if the job is elastic
 
 
 def took_over(harness: Harness, job_id: str) -> list[Supervisor]:

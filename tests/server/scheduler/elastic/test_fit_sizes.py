@@ -1,4 +1,4 @@
-"""Elastic jobs that wait: which of them get another size, and in how much time."""
+"""Waiting elastic jobs: which of them get another size, and how soon."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WIDE = SIX | {"resources": {"world_size": 6, "min_world_size": 2}}
 
 
 def place_and_fit(harness: Harness) -> None:
-    """Carry out both parts once, as the leader does: each set of demands in turn gets both."""
+    """Run both parts once, like the leader: each set of demands in turn gets both."""
     harness.place()
     harness.fit()
 
@@ -101,7 +101,7 @@ def test_searches_rest_once_rounds_of_many_demands_do(
 
 
 def a_step_a_round(harness: Harness) -> Repeated:
-    """Return the search for sizes, of which a round carries out one step."""
+    """Return the search for sizes, of which a round runs one step."""
     fitter = SizeFitter(harness.context, harness.placer.queue)
     return Repeated(harness.clock, fitter.run, budget=0.0)
 

@@ -1,4 +1,4 @@
-"""Growth of elastic jobs: what it leaves to jobs that ended, to quotas, and to other jobs."""
+"""Limits of growth of elastic jobs: ended jobs, quotas, and other jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainyard.protocol.states import DesiredState, JobState
 
 @pytest.fixture
 def vision(context: Context) -> str:
-    """A project of 4 slots at most."""
+    """A project of at most 4 slots."""
     return create_project(context, ProjectRequest(name="vision", max_slots=4), actor=ADA).name
 
 

@@ -1,4 +1,4 @@
-"""Elastic jobs by a clock that the test moves: the loss of nodes, and their return."""
+"""Elastic jobs on a clock that the test moves: the loss of nodes, and their return."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_free_node_takes_the_place_of_the_lost_one(harness: Harness) -> None:
 
 
 def test_a_person_stops_a_job_whose_node_is_silent(harness: Harness) -> None:
-    """Nothing follows a stop, so the attempt waits for the silent node as that of any job."""
+    """Nothing follows a stop, so the attempt waits for the silent node, like that of any job."""
     three_nodes(harness)
     job_id, supervisors = harness.running(**SIX)
     stop(harness.context, job_id, actor=ADA, reason="")

@@ -1,4 +1,4 @@
-"""Spare nodes that left, and others that are reserved in place of them."""
+"""Spare nodes that left, and the reservation of others."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_missing_spare_takes_no_node_that_a_waiting_job_needs(harness: Harness
 
 @pytest.fixture
 def hurried(harness: Harness) -> None:
-    """A round carries out one step."""
+    """Limit a round to one step."""
     harness.reserving = Repeated(harness.clock, harness.spares.reserve, every=5.0, budget=0.0)
 
 
@@ -121,7 +121,7 @@ def three_without_spares(harness: Harness) -> list[str]:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
-    """The times at which it is read what jobs may grow onto."""
+    """The times of reads of the slots that jobs may grow onto."""
     found: list[datetime] = []
 
     def counted(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:

@@ -1,4 +1,4 @@
-"""Sizes of elastic jobs: the fastest that fits, and changes that pay for themselves."""
+"""Sizes of elastic jobs: the fastest that fits, and changes that recover their cost."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_change_is_worth_its_cost_when_it_saves_three_times_as_much(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_arrivals_never_make_growth_slower_than_staying(seed: int) -> None:
-    """Slots come and go at random; each growth that the rule allows is taken, and pays."""
+    """Slots come and go at random; each growth that the rule allows recovers its cost."""
     chance, restart, work = random.Random(seed), 60.0, 40_000.0
     before = baseline(2, most=12, batch=48, micro=1)
     low, high, pause = 2, 12, 600.0

@@ -1,4 +1,4 @@
-"""Spare nodes by a clock that the test moves: they replace lost nodes and are reserved anew."""
+"""Spare nodes on a clock that the test moves: they replace lost nodes and are reserved again."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_spare_slot_that_another_program_holds_takes_no_place(harness: Harness
 
 
 def searching(harness: Harness) -> str:
-    """Return a job of project vision that lost its first node, and waits for what that saved."""
+    """Return a job of project vision that lost its first node and waits for the recovery."""
     quota = ProjectRequest(name="vision", max_slots=6)
     create_project(harness.context, quota, actor=ADA)
     job_id, (_, second) = with_spare(harness, project="vision")

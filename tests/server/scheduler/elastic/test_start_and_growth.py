@@ -1,4 +1,4 @@
-"""Elastic jobs by a clock that the test moves: start and growth."""
+"""Elastic jobs on a clock that the test moves: start and growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old rows of no job: events, slot-time, requests for nodes, tokens and sessions."""
+"""Old rows outside jobs: events, slot-time, node requests, tokens and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that ended long ago are forgotten in parts; one that something needs stays."""
+"""Jobs that ended long ago are deleted in parts; a needed one stays."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def ended(harness: Harness, *, outcome: str = "succeeded", steps: int = 3, **sec
 
 
 def forgotten(context: Context) -> int:
-    """Delete what may go; return the number of jobs."""
+    """Delete old jobs; return their number."""
     return int(Repeated(context.clock, JobPruner(context).run).run())
 
 
 def settled(harness: Harness) -> None:
-    """Have the ledger of the jobs that have ended stored."""
+    """Store the ledgers of the ended jobs."""
     harness.clock.advance(SETTLED_AFTER.total_seconds() + 1)
     Settler(harness.context).run()
 

@@ -8,9 +8,9 @@ from trainyard.run.failures import FailureReason
 
 
 def leaves(harness: Harness, job_id: str, supervisor: Supervisor, *, reason: str) -> str:
-    """Follow the order to leave of a job that goes on; return the checkpoint that it saves.
+    """Follow the order to leave of a continuing job; return its saved checkpoint.
 
-    The job is queued again at once, and no retry is used up.
+    The job is queued again immediately, and no retry is used.
     """
     job = harness.job(job_id)
     assert (job.state, job.desired) == (JobState.STOPPING, DesiredState.RUN)

@@ -1,4 +1,4 @@
-"""Bounds on the run time: an attempt saves and leaves, and its job continues if it got further."""
+"""Bounds on the run time: an attempt saves and leaves; its job continues if it progressed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENDS = (
 
 
 def bounded(**resources: Any) -> dict[str, Any]:
-    """Return the sections of a job whose attempts have a bound."""
+    """Return the sections of a job with a bound on its attempts."""
     return {"resources": {"max_runtime_seconds": BOUND} | resources, "retry": {"max_retries": 0}}
 
 

@@ -1,4 +1,4 @@
-"""Nodes that are cordoned by the server: by their GPUs' errors, and by failures of attempts."""
+"""Nodes cordoned by the server, for errors of their GPUs and for failures of attempts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fail(
     *,
     node_at_fault: bool = True,
 ) -> None:
-    """Place a job, and have the first share of its attempt fail."""
+    """Place a job, and fail the first share of its attempt."""
     harness.clock.advance(60)
     assert harness.place() >= 1
     supervisor = harness.claim_all(job_id)[0]
@@ -104,7 +104,7 @@ def test_an_error_leaves_the_drain_of_a_person_as_it_is(harness: Harness, contex
 
 
 def trained(harness: Harness, *steps: int) -> list[str]:
-    """Return jobs of so many steps that have trained, and wait for their next launches."""
+    """Return jobs with these numbers of trained steps, which wait for their next launches."""
     job_ids = [harness.submit(training={"steps": number}, **ALWAYS) for number in steps]
     assert harness.place() == len(job_ids)
     for job_id in job_ids:
@@ -166,7 +166,7 @@ def fail_claimed(harness: Harness, job_id: str) -> None:
 def test_one_job_or_jobs_of_one_spec_cordon_nothing(
     harness: Harness, context: Context, watch: NodeWatch
 ) -> None:
-    """A job can fail on purpose, and train on purpose elsewhere."""
+    """A job can fail deliberately on one node, and train on another."""
     harness.add_node("b")
     jobs = trained(harness, 100)
     set_drain(context, "b", "finish", actor=ADA)
@@ -289,7 +289,7 @@ def test_failures_age(harness: Harness, context: Context, watch: NodeWatch) -> N
 def test_no_node_has_another_one_cordoned(
     harness: Harness, context: Context, watch: NodeWatch
 ) -> None:
-    """What a report names as the node at fault counts against the node that sends it."""
+    """The node that a report blames does not count: only the node that sends it does."""
     harness.add_node("b")
     jobs = trained(harness, 7, 8, 9)
     set_drain(context, "b", "finish", actor=ADA)

@@ -1,4 +1,4 @@
-"""Nodes that are drained: what runs there saves, leaves and goes on elsewhere, or finishes."""
+"""Drained nodes: their jobs save, leave and continue elsewhere, or finish."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_runs_may_finish(harness: Harness, context: Context) -> None:
     set_drain(context, "a", "finish", actor=ADA)
     assert harness.empty() == 0
     assert supervisor.train(2) == DesiredState.RUN
-    set_drain(context, "a", "move", actor=ADA)  # somebody is in a hurry after all
+    set_drain(context, "a", "move", actor=ADA)  # the drain becomes urgent after all
     assert harness.empty() == 1
     assert supervisor.train(3) == DesiredState.STOP
     supervisor.end("succeeded")
@@ -177,7 +177,7 @@ def test_a_lost_share_of_an_attempt_that_ended_is_ordered_nothing(
 
 
 def messages(context: Context) -> list[str]:
-    """Return what was said of nodes that are emptied."""
+    """Return the messages of the events about emptied nodes."""
     drained = select(events.c.message).where(events.c.kind == EventKind.NODE_DRAINED)
     with context.database.read() as connection:
         return list(connection.scalars(drained.order_by(events.c.id)))

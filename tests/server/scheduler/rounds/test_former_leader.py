@@ -34,7 +34,7 @@ from trainyard.spec.job import parse_job_spec
 Part = Callable[[Context], object]
 
 
-# What a scheduler writes. Each function makes one thing due, and returns the part that writes it.
+# The writes of a scheduler. Each function makes one due, and returns the part that writes it.
 
 
 def a_group_is_entered(harness: Harness) -> Part:
@@ -209,7 +209,7 @@ def test_a_scheduler_that_leads_again_writes_in_the_new_epoch(
 
 
 def rows(database: Database) -> dict[str, list[str]]:
-    """Return every row but those of the lead and the beats."""
+    """Return every row except those of the lead and the beats."""
     others = [t for t in metadata.sorted_tables if t.name not in {"leaders", "liveness"}]
     with database.read() as connection:
         return {t.name: sorted(map(repr, connection.execute(select(t)))) for t in others}

@@ -1,4 +1,4 @@
-"""A broker that hangs: rounds of the scheduler go on, and no launch fails for it."""
+"""A hung broker: rounds of the scheduler continue, and no launch fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainyard.run.failures import FailureReason
 
 JOBS = 12
 SENDS_SECONDS = 60.0
-"""So long one message blocks here; a round that waits for it takes as long."""
+"""Seconds for which one message blocks here; a round that waits for it takes as long."""
 
 
 class Broker:
@@ -43,7 +43,7 @@ class Broker:
                 get_binary_path(),
                 "--port",
                 "0",
-                *("--set-proc-title", "no"),  # a title overwrites the mark of the test run
+                *("--set-proc-title", "no"),  # a process title overwrites the mark of the test run
                 "--unixsocket",
                 str(self.path),
                 "--dir",
@@ -187,7 +187,7 @@ def test_what_the_broker_accepts_is_known_since_its_last_refusal(
     clock.advance(SLOW.total_seconds())
     just_in_time = outbox.up_since
     clock.advance(0.001)
-    too_late = outbox.up_since  # a message that is not sent is as good as a refusal
+    too_late = outbox.up_since  # an unsent message counts as a refusal
     assert just_in_time is not None
     assert too_late is None
     gate.open.set()

@@ -1,4 +1,4 @@
-"""One scheduler leads: who takes the lead when, and a former leader writes nothing."""
+"""One scheduler leads: takeovers of the lead, and a former leader writes nothing."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_standby_leads_within_five_seconds_of_the_last_renewal(
     )
     assert second.held() is None
     if not looked_before:
-        now[0] = module.LEASE_SECONDS  # the database did not answer until now
+        now[0] = module.LEASE_SECONDS  # the database answers only now
     while True:
         left = module.LEASE_SECONDS - now[0]
         set_expiry(database, datetime.now(UTC) + timedelta(seconds=left))
@@ -234,9 +234,9 @@ class OnlyOnce(threading.Event):
 def test_a_leader_that_is_stopped_inside_a_transaction_blocks_no_takeover(
     context: Context, harness: Harness
 ) -> None:
-    """The transaction's own thread sends nothing, as a stopped process.
+    """The transaction's own thread sends nothing, like a stopped process.
 
-    No limit but that of a leader ends its session.
+    Only the limit of a leader ends its session.
     """
     options = {"options": "-c idle_in_transaction_session_timeout=0"}
     url = context.database.engine.url.update_query_dict(options)
@@ -259,7 +259,7 @@ def test_a_leader_that_is_stopped_inside_a_transaction_blocks_no_takeover(
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Look every 50 ms until something holds."""
+    """Poll every 50 ms until a condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline, "it never came to pass"

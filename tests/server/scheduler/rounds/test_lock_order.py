@@ -1,4 +1,4 @@
-"""Transactions that lock the same rows: none waits for a row while another one waits for its."""
+"""Transactions that lock the same rows: no deadlock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run_between(
     action: Callable[[], object],
     second: Callable[[Connection], object],
 ) -> None:
-    """Run `action` while a transaction that has locked by `first` goes on to lock by `second`."""
+    """Run `action` during a transaction that locks with `first`, then with `second`."""
     with ThreadPoolExecutor(1) as pool:
         with context.database.write() as connection:
             first(connection)
@@ -90,7 +90,7 @@ def test_a_report_locks_the_nodes_of_its_attempt_in_the_order_of_their_names(
 def test_a_report_locks_its_node_before_the_event_that_metrics_are_dropped(
     harness: Harness, context: Context
 ) -> None:
-    """As a heartbeat does, which holds its node while it waits to append an event."""
+    """In the order of a heartbeat, which holds its node while it waits to append an event."""
     harness.add_node("a", slots=1)
     job_id, (supervisor,) = harness.launched()
     last = harness.job(job_id).spec.training.steps

@@ -1,4 +1,4 @@
-"""Placements: many jobs in a transaction, each on its own where one of them fails."""
+"""Placements: many jobs in a transaction, or one by one if any fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_error_of_one_job_keeps_no_other_from_its_slots(
 
     monkeypatch.setattr(placements, "_start", fail_for_one)
     harness.place()
-    assert harness.job(last).state == JobState.QUEUED  # the slot was for the other one
+    assert harness.job(last).state == JobState.QUEUED  # the slot was for the other job
     harness.place()
 
     states = [harness.job(job_id).state for job_id in (first, broken, last)]
@@ -50,7 +50,7 @@ def test_an_error_of_one_job_keeps_no_other_from_its_slots(
 def test_a_lost_connection_ends_the_round_for_all_jobs(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that is placed alone would wait for the database once more, as would each other."""
+    """Placed one by one, each job would wait for the database again."""
     harness.add_node(slots=3)
     job_ids = [harness.submit() for _ in range(3)]
     tried = []

@@ -1,4 +1,4 @@
-"""Preemption in the scheduler's rounds: who leaves saves, waits, and continues later."""
+"""Preemption in the scheduler's rounds: a victim saves, waits, and continues later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trainyard.protocol.states import JobState
 
 
 def low_and_high(harness: Harness) -> tuple[str, Supervisor, str]:
-    """Return a job of all slots that trained for long enough, and one that waits for them."""
+    """Return a job of all slots that trained long enough, and one that waits for the slots."""
     harness.add_node("a")
     low, (supervisor,) = harness.running(
         name="low", resources={"world_size": 4, "priority": "low"}, retry={"max_retries": 0}
@@ -139,7 +139,7 @@ def set_share(harness: Harness, job_id: str, **values: object) -> None:
 
 @pytest.mark.parametrize("column", ["lost_at", "unreachable_since"])
 def test_a_silent_share_is_no_victim(harness: Harness, context: Context, column: str) -> None:
-    """The silent one started last, and would be the first to leave."""
+    """The silent attempt started last, and would be the first to leave."""
     harness.add_node("a", slots=2)
     stays, _ = harness.running(name="stays")
     harness.clock.advance(1)
@@ -221,7 +221,7 @@ def test_an_attempt_that_is_about_to_end_for_ever_is_preempted_alone(harness: Ha
         harness.add_node(node, slots=1)
     low, _ = harness.running(name="low", resources={"priority": "low"})
     other, _ = harness.running(name="other")
-    almost = Progress(step=1, steps=100, seconds_left=1.0)  # as its ranks report, truly or not
+    almost = Progress(step=1, steps=100, seconds_left=1.0)  # reported by its ranks, true or false
     with harness.context.database.write() as connection:
         connection.execute(update(jobs).where(jobs.c.id == low).values(progress=almost))
     harness.clock.advance(3600)

@@ -1,4 +1,4 @@
-"""The scheduler's edges: rounds that fail, the broker."""
+"""The scheduler's process: failed rounds, the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions that race: one wins, and nothing is half done. Threads on both databases."""
+"""Races of transactions: one wins, and none is half done. Threads on both databases."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ROUNDS = 5
 
 
 def race(*actions: Callable[[], object]) -> list[object]:
-    """Run the actions at once; return what each returned or how it was refused."""
+    """Run the actions concurrently; return the result or refusal of each."""
     barrier = threading.Barrier(len(actions))
 
     def run(action: Callable[[], object]) -> object:
@@ -97,7 +97,7 @@ def claiming(context: Context, attempt_id: str, secret: str | None = None) -> Ca
 
 
 def test_two_placers_give_no_slot_twice(harness: Harness, context: Context) -> None:
-    """As when a scheduler that lost its leadership has not noticed yet."""
+    """Like a scheduler that has not noticed the loss of its lead."""
     harness.add_node(slots=4)
     job_ids = [harness.submit(resources={"world_size": 2}) for _ in range(6)]
     placers = [Placer(context, RecordingDispatcher()) for _ in range(3)]
@@ -112,7 +112,7 @@ def test_two_placers_give_no_slot_twice(harness: Harness, context: Context) -> N
 
 
 def test_two_jobs_never_get_the_same_slots(harness: Harness, context: Context) -> None:
-    """As when two schedulers decide on what they read before either wrote."""
+    """Like two schedulers that both read before either wrote."""
     harness.add_node(slots=1)
     with context.database.read() as connection:
         offers = read_offers(connection)
@@ -142,7 +142,7 @@ def ending(supervisor: Supervisor) -> Callable[[], object]:
 def test_stop_cancel_claim_and_failure_at_once(
     harness: Harness, context: Context, round_number: int
 ) -> None:
-    """Whatever comes first, the job ends in one way and its records agree."""
+    """Whatever comes first, the job has one end and its records agree."""
     worker = WorkerIdentity(folder="b" * 32, boot_id="b" * 36)
     harness.add_node("a", slots=1)
     harness.add_node("b", slots=1, worker=worker)
@@ -181,7 +181,7 @@ def test_a_last_report_and_a_verdict_of_silence(harness: Harness, context: Conte
 
 
 def held_on(harness: Harness, node: str) -> list[int]:
-    """Return each slot of a node as often as shares hold it."""
+    """Return each slot of a node once for each share that holds it."""
     live = attempt_nodes.c.state != AttemptNodeState.ENDED
     with harness.context.database.read() as connection:
         rows = connection.scalars(
@@ -262,7 +262,7 @@ def test_one_key_makes_one_job(context: Context) -> None:
 
 
 def test_event_ids_follow_commits(harness: Harness, context: Context) -> None:
-    """A reader that remembers the greatest id that it saw misses none."""
+    """A reader that remembers its greatest id misses none."""
     writers, each = 4, 25
     done = threading.Event()
 
@@ -311,8 +311,8 @@ def test_a_round_costs_the_same_queries_however_long_the_queue(
     harness.reconciler.run()
     harness.place()
     queries = [s for s in statements if s.lstrip().startswith(("SELECT", "UPDATE", "INSERT"))]
-    # One of them finds what a lost attempt left to recover, one the quotas of projects, one what
-    # the ranks of ended programs logged last, and three, once a minute, artifacts without an owner.
+    # One finds recoveries of lost attempts, one the quotas of projects, one the last logs of ended
+    # programs' ranks, and three, once a minute, artifacts without an owner.
     assert len(queries) <= 15, queries
     assert harness.job(running).state == JobState.RUNNING
 

@@ -1,4 +1,4 @@
-"""Silence and lost messages, by a clock that the test moves."""
+"""Silence and lost messages, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 LEASE = 30.0
 SHORTEST_LEASE = 12.0
 SUPERVISOR_PAUSE = 6.0
-"""So soon a supervisor reports after an outage: its longest pause, and a second on top."""
+"""Time until a supervisor reports after an outage: its longest pause plus a second."""
 
 
 def unreachable(harness: Harness, job_id: str) -> list[bool]:
@@ -80,7 +80,7 @@ def test_an_outage_of_the_servers_counts_against_no_node(
     assert unreachable(harness, job_id) == [False]
     beat(context)
     harness.reconciler.run()
-    harness.reconcile(seconds=LEASE - 1)  # after the outage everyone has a full period again
+    harness.reconcile(seconds=LEASE - 1)  # after the outage every share has a full period again
     assert unreachable(harness, job_id) == [False]
     assert harness.job(job_id).state == JobState.RUNNING
     assert supervisor.train(7) == DesiredState.RUN

@@ -1,4 +1,4 @@
-"""Launch messages that are sent again: after which pause, and where the first one is on its way."""
+"""Repeated launch messages: pauses, and repeats while the first one is still in transit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_clock_that_is_set_back_holds_no_message_back(harness: Harness) -> Non
 
 
 def test_pauses_between_messages_end_at_a_minute(harness: Harness) -> None:
-    """By then the former message has expired; a claim may take longer than usual."""
+    """By then the earlier message has expired; a claim may take longer than usual."""
     settings = harness.context.settings.model_copy(update={"claim_seconds": 1000.0})
     context = replace(harness.context, settings=settings)
     reconciler = Reconciler(context, harness.dispatcher)
@@ -79,7 +79,7 @@ def test_pauses_between_messages_end_at_a_minute(harness: Harness) -> None:
 def test_a_node_that_still_claims_earlier_launches_gets_no_second_message(
     harness: Harness,
 ) -> None:
-    """It takes its messages in order; each further one is a claim that is refused."""
+    """It processes messages in order; each further one would be a refused claim."""
     harness.add_node("a", slots=8)
     attempts = [launch(harness) for _ in range(4)]
     for attempt_id in attempts[:3]:
@@ -119,7 +119,7 @@ def launch(harness: Harness) -> str:
 
 
 def test_a_broker_that_came_back_gets_the_message_soon(harness: Harness) -> None:
-    """It may have lost what it accepted before."""
+    """It may have lost accepted messages."""
     harness.add_node()
     harness.submit()
     harness.place()

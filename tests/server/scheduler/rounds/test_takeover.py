@@ -21,7 +21,7 @@ from tests.server.scheduler.rounds.test_leader import wait_until
 
 
 class SchedulerProcess:
-    """A process of the scheduler whose log is a file."""
+    """A process of the scheduler, with a log file."""
 
     def __init__(self, database_url: str, state_dir: Path, log: Path) -> None:
         self._log = log
@@ -48,7 +48,7 @@ class SchedulerProcess:
 
 @contextmanager
 def scheduler(database_url: str, folder: Path, name: str) -> Iterator[SchedulerProcess]:
-    """Run a scheduler with a state folder of its own until the block ends."""
+    """Run a scheduler with its own state folder until the block ends."""
     started = SchedulerProcess(database_url, folder / name, folder / f"{name}.log")
     try:
         yield started
@@ -68,7 +68,7 @@ def epoch_of(database: Database) -> int:
 
 
 def stop_outside_a_transaction(database: Database, process: subprocess.Popen[bytes]) -> None:
-    """Stop a process where it holds no lock of SQLite, which no other process can break."""
+    """Stop a process while it holds no SQLite lock, which no other process can break."""
     while True:
         os.kill(process.pid, signal.SIGSTOP)
         if database.path is None:
@@ -87,7 +87,7 @@ def stop_outside_a_transaction(database: Database, process: subprocess.Popen[byt
 def test_the_lead_passes_on_where_a_scheduler_stops_dies_or_ends(
     context: Context, database_url: str, tmp_path: Path
 ) -> None:
-    """How soon is proved by `test_leader`, whose clock a busy machine does not move."""
+    """`test_leader` proves how soon, on a clock that a busy machine does not move."""
     database = context.database
     with ExitStack() as running:
         first = running.enter_context(scheduler(database_url, tmp_path, "first"))

@@ -57,7 +57,7 @@ def test_recent_steps_count_and_the_first_step_does_not(harness: Harness, contex
 def test_steps_that_arrive_after_the_ledger_was_read_are_left_out(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On PostgreSQL each statement sees what is stored by then."""
+    """On PostgreSQL each statement sees rows stored until its start."""
     harness.add_node()
     job_id, _ = harness.running(step=0)
     record(harness, context, job_id=job_id, values={STEP: [1.0]})
@@ -120,7 +120,7 @@ def test_compilation_after_the_start_counts_as_recompilation(
 def test_collections_of_recent_steps_are_summed(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, _ = harness.running(step=0, training={"steps": 5_000})
-    # A collection before the recent steps, one without a duration, and ten that count.
+    # A garbage collection before the recent steps, one without a duration, and ten that count.
     collected = [900.0] + [0.0] * 499 + [float("nan")] + [0.0] * 989 + [8.0] * 10
     record(harness, context, job_id=job_id, values={STEP: [1.0] * (RECENT + 500), GC: collected})
     found = {each.hindrance: each for each in advice(context, job_id).findings}

@@ -1,4 +1,4 @@
-"""Each rule of advice: when it finds something, what it names, and what it leaves out."""
+"""Each rule of advice: when it applies, what it names, and what it omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of the API, as for its own tests, and a job whose attempt may upload."""
+"""Clients of the API, from its own tests, and a job with an attempt that may upload."""
 
 from __future__ import annotations
 

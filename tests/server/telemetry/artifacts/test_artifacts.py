@@ -92,7 +92,7 @@ def test_an_attempt_uploads_with_its_own_token_alone_and_no_content_of_another_j
     assert anonymous.put(path + query, content=b"x", headers=own).json()["stored"] == 1
     large = anonymous.put(path + query, content=bytes(BLOCK_BYTES + 1), headers=own)
     assert large.status_code == 422
-    # The other job names content that it has not uploaded: knowing a digest gives nothing.
+    # The other job names content that it has not uploaded: a digest alone gives no access.
     report(context, other, line("stolen", b"x"))
     assert client.get(f"/api/v1/jobs/{other_id}/artifacts").json()["items"] == []
     (event,) = kept_events(context, "output_dropped")
@@ -124,7 +124,7 @@ def test_reports_are_stored_once_and_filtered_by_kind_and_name(
         "first",
         len(PNG),
     )
-    # What is no image has another kind, whatever the script said.
+    # A file that is no image has another kind, whatever the script declares.
     assert (found[2]["kind"], found[2]["media_type"]) == ("file", "application/octet-stream")
 
     def names(query: str) -> list[str]:
@@ -139,7 +139,7 @@ def test_reports_are_stored_once_and_filtered_by_kind_and_name(
     assert len(first["items"]) == 3
     rest = client.get(f"{path}?page_size=3&page_token={first['next_page_token']}").json()
     assert [each["name"] for each in rest["items"]] == ["samples/a"]
-    # Each has a notice of its own: a later one of another group does not replace it.
+    # Each group has its own notice: a later one of another group does not replace it.
     notices = kept_events(context, "artifacts")
     assert {each["group"]: each["count"] for each in notices} == {
         "image": 1,

@@ -1,4 +1,4 @@
-"""Contents that no artifact names go, bounded parts at a time, and none that a report may name."""
+"""Unused contents are deleted in bounded parts, except those that a report may still name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_a_running_attempt_uploaded_stays_until_its_end(
     cleaner.clean()
     assert counts(context) == (0, 1, 1)
     supervisor.end("succeeded")
-    cleaner.clean()  # reports of an attempt that has ended are taken for a while
+    cleaner.clean()  # reports of an ended attempt are accepted for a while
     assert counts(context) == (0, 1, 1)
     clock.advance(HOUR + 1)
     cleaner.clean()
@@ -76,7 +76,7 @@ def test_an_upload_that_never_finished_frees_the_quota(
     ContentCleaner(small).clean()
     assert counts(small) == (0, 0, 0)
     assert upload(small, supervisor, b"x").refused is None
-    # The former upload continues after that: from its beginning.
+    # The earlier upload then continues from its start.
     again = store_block(small, share, digest_of(block), offset=0, size=len(block), block=block)
     assert again.stored == len(block)
 
@@ -116,7 +116,7 @@ def test_contents_of_a_deleted_job_go_in_bounded_transactions(
     left = []
     while delete_released(context):
         left.append(counts(context)[2])
-    # The large one shrinks by two, and goes with its last two; the small ones go two by two.
+    # The large one shrinks by two, and is deleted with its last two; small ones go two by two.
     assert left == [9, 7, 5, 3, 1, 0]
     assert counts(context) == (0, 0, 0)
 

@@ -142,7 +142,7 @@ def test_the_quota_and_the_size_of_a_file_are_those_of_the_settings(
     assert upload(small, supervisor, b"123456").stored == 6
     assert upload(small, supervisor, b"12345").refused == "quota"
     assert upload(small, supervisor, b"1234").stored == 4
-    assert upload(small, supervisor, b"123456").stored == 6  # it is stored already
+    assert upload(small, supervisor, b"123456").stored == 6  # already stored
 
 
 def test_an_upload_that_was_given_up_makes_room_after_an_hour(

@@ -1,4 +1,4 @@
-"""What tests of artifacts need: a share that uploads and reports, and counts of what is stored."""
+"""Shared by tests of artifacts: a share that uploads and reports, and counts of stored rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def share_of(context: Context, supervisor: Supervisor) -> ReportedShare:
 
 
 def upload(context: Context, supervisor: Supervisor, content: bytes) -> UploadReply:
-    """Send all blocks of a content, as a supervisor does."""
+    """Send all blocks of a content, like a supervisor."""
     share, offset = share_of(context, supervisor), 0
     while True:
         block = content[offset : offset + BLOCK_BYTES]
@@ -69,7 +69,7 @@ def counts(context: Context) -> tuple[int, ...]:
 
 
 def released(context: Context) -> int:
-    """Return how many contents belong to no job and wait for their deletion."""
+    """Return the number of contents without a job that wait for deletion."""
     query = select(func.count()).where(artifact_contents.c.job_id.is_(None))
     with context.database.read() as connection:
         return connection.scalar(query) or 0

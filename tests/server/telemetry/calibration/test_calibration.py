@@ -1,4 +1,4 @@
-"""Learning from attempts that have ended, on both databases, and the plans that follow."""
+"""Learning from ended attempts, on both databases, and the resulting plans."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ended(
     command: bool = False,
     **sections: Any,
 ) -> str:
-    """Run a job whose steps take so long, and end it; return its id."""
+    """Run a job with steps of a given length, and end it; return its id."""
     job_id, supervisors = harness.running(step=points, training={"steps": points}, **sections)
     values = {STEP: [9.0] + [max(seconds + 0.1, 5e-324)] * (points - 1), DATA: [0.1] * points}
     values[PEAK] = [peak] * points
@@ -94,12 +94,12 @@ def test_an_attempt_that_ended_is_learned_from_once(harness: Harness, context: C
     keeper = CalibrationKeeper(context)
     keeper.run()
     next_turn(harness, keeper)
-    CalibrationKeeper(context).run()  # of a server that starts anew
+    CalibrationKeeper(context).run()  # of a restarted server
     (found,) = learned(context)
     assert (found.device_name, found.runs) == ("test", 1)
     after = planned(context)
     assert after.calibration == found
-    # The same job is predicted as it ran: without its wait for data and its first step.
+    # The prediction for the same job is its measured time, without data waits and first step.
     assert after.speed is not None
     assert after.speed.step_seconds == pytest.approx(0.5, rel=0.1)
     assert before.speed.step_seconds != pytest.approx(0.5, rel=0.1)
@@ -153,7 +153,7 @@ def test_an_attempt_in_which_a_person_ran_a_command_teaches_nothing(
     harness.add_node()
     job_id = ended(harness, context, command=True)
     with context.database.write() as connection:
-        connection.execute(delete_rows(shells))  # as two days later
+        connection.execute(delete_rows(shells))  # like two days later
     other = ended(harness, context)
     CalibrationKeeper(context).run()
     with context.database.read() as connection:
@@ -287,7 +287,7 @@ def test_attempts_that_ended_long_ago_are_not_read_again(context: Context) -> No
 
 
 def rows(*groups: tuple[int, str | None, str | None, str | None]) -> list[StoredRun]:
-    """Rows, the newest first: how many of a job, a person and a node."""
+    """Return rows, the newest first, from groups of count, job, person and node."""
     return [
         StoredRun(f"{job}-{number}", job, person, node, StoredRecord(MeasuredRun, "{}"))
         for count, job, person, node in groups

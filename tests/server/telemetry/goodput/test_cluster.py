@@ -49,7 +49,7 @@ def of_today(context: Context, *, project: str | None = None) -> ClusterGoodputV
 
 
 def failed_and_retried(harness: Harness, context: Context) -> str:
-    """Run a job of 2 slots for 40 s: it fails after 10 steps, of which it keeps 6, and succeeds."""
+    """Run a job of 2 slots for 40 s: it fails after 10 steps, keeps 6 of them, and succeeds."""
     job_id, supervisors = harness.launched(training={"steps": 12}, resources={"world_size": 2})
     began = harness.clock.now().timestamp()
     train(context, harness.attempt(job_id).id, range(1, 11), began=began)
@@ -237,7 +237,7 @@ def test_capacity_changes_once_for_each_change_of_a_node(
     keeper.run()
     harness.clock.advance(5)
     set_drain(context, node, None, actor=ADA)
-    CapacityKeeper(context).run()  # another scheduler goes on
+    CapacityKeeper(context).run()  # another scheduler continues
     harness.clock.advance(5)
     assert spent(of_today(context)) == {"idle": 4 * 35.0, "drained": 4 * 5.0}
     with context.database.read() as connection:
@@ -259,7 +259,7 @@ def test_slots_that_are_withheld_are_not_idle(harness: Harness, context: Context
 def test_failures_are_counted_by_reasons_that_need_not_be_read(
     harness: Harness, context: Context
 ) -> None:
-    """One meaning of a failure in one answer: a preemption is none."""
+    """All counts of an answer use one definition of failure: a preemption is no failure."""
     harness.add_node(slots=4)
     CapacityKeeper(context).run()
     job_id = failed_and_retried(harness, context)

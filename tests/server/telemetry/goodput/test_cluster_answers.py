@@ -1,4 +1,4 @@
-"""When the slot-time of a cluster is computed, kept and given again, on both databases."""
+"""When the slot-time of a cluster is computed and cached, on both databases."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_requests_share_a_slow_computation_and_kept_answers_do_not_wait(
 def test_an_end_awaits_what_is_computed(
     harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A computation that outlives the application would find its database closed."""
+    """A computation after the end of the application would find its database closed."""
     ledger, today = ClusterLedger(context), context.now().date()
     may_end = Event()
 
@@ -237,7 +237,7 @@ def test_a_scrape_after_midnight_has_the_values_of_the_day_before(
 
 
 def settled(ledger: ClusterLedger, context: Context) -> ClusterGoodputView:
-    """Return the newest answer for a day once the thread has computed what was begun."""
+    """Return the newest answer for a day once the thread has finished its computations."""
     other_answer = ledger.view(LONG_AGO, LONG_AGO, context.new_id())
     other_answer.result(30)  # one thread computes, in order
     newest = ledger.newest(1)

@@ -1,4 +1,4 @@
-"""The ledger of a job from what the server stored, on both databases."""
+"""The ledger of a job from stored rows, on both databases."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def spent(view: GoodputView) -> dict[str, int]:
 def train(
     context: Context, attempt_id: str, steps: range, *, began: float, **durations: dict[int, float]
 ) -> None:
-    """Store steps of one second each, of which a tenth waits for data."""
+    """Store steps of one second each, with a tenth of the time waiting for data."""
     listed = list(steps)
     times = [began + 1 + index for index in range(len(listed))]
     by_name = {
@@ -62,7 +62,7 @@ def train(
 
 
 def test_a_job_with_a_fault(harness: Harness, context: Context) -> None:
-    """Ten steps, a save at step 6, a fault; a retry takes steps 7 to 10 again and two more."""
+    """Ten steps, a save at step 6, a fault; a retry repeats steps 7 to 10 and adds two."""
     harness.add_node()
     job_id = harness.submit(training={"steps": 12})
     harness.clock.advance(3)
@@ -170,9 +170,9 @@ def test_the_sums_of_chunks_are_those_of_their_points(
     strange: set[int],
     unsummed: bool,
 ) -> None:
-    """Whatever the chunks are, where the attempt's steps begin and the kept ones end.
+    """For any chunks, any start of the attempt's steps, and any end of the kept ones.
 
-    Whichever version wrote the chunks, too.
+    Also for chunks of any version.
     """
     steps = np.cumsum(gaps)
     seconds = np.linspace(0.5, 2.0, len(steps))

@@ -1,4 +1,4 @@
-"""The ledger as a function: known lives of a job, and exact sums whatever is recorded."""
+"""The ledger as a function: known lives of a job, and exact sums for any records."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ TRAININGS = st.dictionaries(
 def test_any_events_sum_to_the_wall_time(
     marks: list[Mark], trainings: dict[int, Training], start: int, end: int
 ) -> None:
-    """Events in any order, doubled, missing, of clocks that were set back or ahead."""
+    """Events in any order, doubled, missing, and with clocks set back or ahead."""
     ledger = ledger_of(marks, trainings, start=start, end=end)
     assert sum(ledger.spent.values()) == max(end - start, 0)
     assert min(ledger.spent.values()) >= 0

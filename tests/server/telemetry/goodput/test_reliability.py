@@ -23,7 +23,7 @@ def mttf_hours(gpus: int, rate: float) -> float:
 
 
 def ettr(mttf: float, *, interval: float, startup: float, queue: float = 0.0) -> float:
-    """Return the expected ETTR of saves that hold nothing up, of times in hours."""
+    """Return the expected ETTR with saves that do not stall training; times are in hours."""
     return expected_ettr(mttf=mttf, interval=interval, stall=0.0, startup=startup, queue=queue)
 
 
@@ -40,7 +40,7 @@ def test_the_expected_ettr_of_the_paper(interval_minutes: int, expected: float) 
 
 
 def test_the_expected_ettr_is_what_failures_at_this_rate_leave() -> None:
-    """A failure each 1,000 s of scheduled time, in the middle of an interval."""
+    """A failure every 1,000 s of scheduled time, in the middle of an interval."""
     mttf, interval, stall, startup, queue = 1_000.0, 100.0, 4.0, 30.0, 50.0
     productive = (mttf - startup - interval / 2) * interval / (interval + stall)
     found = expected_ettr(mttf=mttf, interval=interval, stall=stall, startup=startup, queue=queue)

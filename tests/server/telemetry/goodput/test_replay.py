@@ -1,4 +1,4 @@
-"""The replay against runs that are played step by step, and its estimates."""
+"""The replay against runs that are simulated step by step, and its estimates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS, STEP, STARTUP = 200, 100, 700
 
 @dataclass
 class Played:
-    """A run that was played step by step."""
+    """A run that was simulated step by step."""
 
     attempts: list[TrainedAttempt] = field(default_factory=list)
     lost_steps: int = 0
@@ -32,12 +32,12 @@ class Played:
     wall: int = 0
 
     def run(self, *, stall: float, save: float) -> RecordedRun:
-        """Return what its records hold."""
+        """Return the run that its records contain."""
         return RecordedRun(self.attempts, STEPS, self.wall, succeeded=True, stall=stall, save=save)
 
 
 def play(interval: int, faults: Sequence[int], *, stall: int, save: int) -> Played:
-    """Play a run whose attempts fail so many milliseconds after their first step begins."""
+    """Simulate a run; its attempts fail some milliseconds after their first step starts."""
     played, position = Played(), 0
     for fault in [*faults, None]:
         played.wall += STARTUP
@@ -93,7 +93,7 @@ def test_a_replay_is_the_run_that_is_played_with_the_other_interval(
     before = play(recorded, faults, stall=stall, save=save)
     after = play(asked, faults, stall=stall, save=save)
     if len(after.attempts) > len(before.attempts):
-        return  # the recorded run had ended before a fault that the other one meets
+        return  # the recorded run ended before a fault of the replayed one
     replayed = replay(before.run(stall=stall, save=save), asked)
     assert replayed.lost_steps == after.lost_steps
     assert replayed.saves == after.saves
@@ -172,7 +172,7 @@ def test_an_attempt_that_only_compiled_has_the_pace_of_the_others() -> None:
 
 
 def test_a_chosen_start_looks_at_no_step_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a thousand resumes of a person take half a minute."""
+    """Otherwise a thousand resumes of a person take half a minute."""
     cut: list[int] = []
     until = _Kept.until
 

@@ -1,4 +1,4 @@
-"""Slot-time as a function: exact sums whatever is held and however capacity changes."""
+"""Slot-time as a function: exact sums for any holdings and any changes of capacity."""
 
 from __future__ import annotations
 

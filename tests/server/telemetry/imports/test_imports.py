@@ -1,4 +1,4 @@
-"""Runs that other tools recorded: stored once, shown, drawn and compared, but never run."""
+"""Imported runs: stored once, shown, drawn and compared, but never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A share that is kept between reports saves a look at its token; what is revoked stays refused."""
+"""A cached share saves the check of its token; a revoked token stays refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Post = Callable[..., int]
 
 @pytest.fixture
 def post(context: Context, launched: Launched) -> Iterator[Post]:
-    """Posts chunks as the supervisor does, and returns the status of the answer."""
+    """Post chunks like the supervisor, and return the status of the answer."""
     _, supervisor = launched
     path = f"/api/v1/workers/attempts/{supervisor.attempt_id}/report"
     headers = {
@@ -57,7 +57,7 @@ def test_only_the_first_report_looks_at_its_token_before_its_transaction(
         with statements(context) as seen:
             assert post() == HTTPStatus.OK
         looks.append(sum("attempt_nodes.token_hash IN" in each for each in seen))
-    # The first report of a share moves it, so a group leaves it to a transaction of its own.
+    # The first report of a share changes its state, so it gets its own transaction.
     assert looks == [3, 1]
 
 

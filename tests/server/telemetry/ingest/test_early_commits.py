@@ -1,4 +1,4 @@
-"""A program's commit waits for the metrics that ranks of other nodes logged before it."""
+"""A program's commit waits for earlier metrics of ranks on other nodes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Cluster:
             node.train(0)
 
     def log(self, rank: int, step: int = STEP) -> None:
-        """A rank adds its record of a step at the end of the block of a checkpoint."""
+        """Log a rank's record of a step at the end of the block of a checkpoint."""
         record: dict[str, Any] = {"step": step, "time": 1.0, "values": {}, "ranks": 4}
         file = f"metrics:{rank}" if rank else "metrics"
         send(self.harness.context, self.nodes[rank // 2], chunk(file, json_lines([record])))
 
     def commit(self, *, node: Supervisor | None = None, before: bytes = b"") -> int:
-        """Report the commit; return the bytes of events that are acknowledged."""
+        """Report the commit; return the acknowledged bytes of events."""
         made = manifest(
             self.job_id, 1, STEP, world_size=4, created_at=self.harness.context.now() - AGO
         )

@@ -1,4 +1,4 @@
-"""Figures of ranks and nodes: shown as they came, and no part of what is computed from them."""
+"""Hostile figures of ranks and nodes: shown unchanged, and excluded from computations."""
 
 from __future__ import annotations
 

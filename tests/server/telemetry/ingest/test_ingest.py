@@ -1,4 +1,4 @@
-"""Reports: stored once, or not at all, whatever is lost, doubled or damaged on the way."""
+"""Reports: stored once or not at all, despite loss, duplication and damage in transit."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_any_order_of_losses_and_repeats_ends_with_everything_once(
     acknowledged = 0
     while acknowledged < len(whole):
         start, end = sorted(chance.sample(ends, 2))
-        if chance.random() < 0.5:  # as a supervisor does; otherwise any old or future stretch
+        if chance.random() < 0.5:  # like a supervisor; otherwise any old or future range
             start = acknowledged
         if end <= start:
             continue
@@ -239,7 +239,7 @@ def test_a_line_that_can_never_be_read_is_skipped_once_it_comes_alone(
     assert loss(context, job_id).steps == [1, 2, 3, 4]
     (told,) = kept_events(context, "line_skipped")
     assert (told["file"], told["offset"]) == ("metrics", len(before))
-    # Stored bytes are never judged again: a late copy with the bad line in it does no harm.
+    # Stored bytes are never checked again: a late copy with the bad line in it does no harm.
     whole = before + bad + after
     assert send(context, supervisor, chunk("metrics", whole)).acknowledged["metrics"] == len(whole)
 
@@ -345,7 +345,7 @@ def test_the_token_of_an_attempt_is_revoked_ten_minutes_after_its_end(
 
 
 def harness_job(context: Context, job_id: str) -> tuple[object, ...]:
-    """Return state and progress of a job, and the events that are kept of it."""
+    """Return state and progress of a job, and its stored events."""
     with context.database.read() as connection:
         row = connection.execute(
             select(jobs.c.state, jobs.c.progress).where(jobs.c.id == job_id)

@@ -1,4 +1,4 @@
-"""Values of the step from which an attempt starts are those of the attempt that took the step."""
+"""Values of an attempt's start step belong to the attempt that trained the step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def late_line(step: int, value: float, name: str = LOSS) -> bytes:
 
 
 def stopped(harness: Harness, *, validated: float | None = None) -> tuple[str, bytes]:
-    """Stop a job that has saved step 6, and perhaps validated it; return what it reported."""
+    """Stop a job that has saved step 6, and perhaps validated it; return its reports."""
     harness.add_node("node-1")
     job_id, (supervisor,) = harness.running(step=6)
     lines = metric_lines(1, 5) + metric_lines(
@@ -85,7 +85,7 @@ def test_a_value_that_the_step_has_stays(harness: Harness) -> None:
 def test_it_goes_to_the_attempt_that_took_the_step_and_not_to_one_between(
     harness: Harness,
 ) -> None:
-    """The second attempt is stopped before its first step, and saves the state that it loaded."""
+    """The second attempt is stopped before its first step, and saves its loaded state."""
     job_id, _ = stopped(harness)
     second = resumed(harness, job_id)
     harness.commit_checkpoint(job_id, 6)
@@ -107,7 +107,7 @@ def test_a_fresh_start_keeps_its_values(harness: Harness) -> None:
 
 
 def test_a_fork_keeps_what_it_reports_of_its_start(harness: Harness) -> None:
-    """Another job took the step."""
+    """Another job trained the step."""
     job_id, _ = stopped(harness)
     checkpoint = f"{job_id}.a1.step-6"
     _, forked = fork(harness.context, checkpoint, ForkRequest(name="forked"), actor=ADA)

@@ -1,4 +1,4 @@
-"""The loss that lists show, whatever a program calls it."""
+"""The loss in lists, under any name that a program uses."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ OTHER = Identity(boot_id="boot", pid_namespace="1", pid=999, start_time=1)
 
 @pytest.fixture
 def running(harness: Harness) -> list[tuple[str, Supervisor]]:
-    """Jobs that train, each of one rank, with its supervisor."""
+    """Training jobs of one rank, each with its supervisor."""
     harness.add_node("node-1", slots=JOBS)
     job_ids = [harness.submit(name=f"job-{number}") for number in range(JOBS)]
     assert harness.place() == JOBS
@@ -43,7 +43,7 @@ def running(harness: Harness) -> list[tuple[str, Supervisor]]:
 
 
 def sent(context: Context, supervisor: Supervisor, *chunks: Chunk, **fields: Any) -> SentReport:
-    """Return a report as the endpoint passes it on."""
+    """Return a report in the form that the endpoint passes on."""
     key = supervisor.attempt_id, hash_token(supervisor.reply.attempt_token)
     (share,) = authenticate_shares(context, [key])
     assert isinstance(share, ReportedShare)
@@ -54,7 +54,7 @@ def sent(context: Context, supervisor: Supervisor, *chunks: Chunk, **fields: Any
 def step(
     context: Context, supervisor: Supervisor, number: int, *, first: int, **fields: Any
 ) -> SentReport:
-    """Return the report of one step after step `first` - 1, with a line of output of each."""
+    """Return the report of steps from `first` on, with a line of output for each."""
     before = b"".join(metric_lines(n, n, perf__step_seconds=0.5) for n in range(first, number))
     lines = metric_lines(number, number, perf__step_seconds=0.5)
     output = b"step %06d of %s\n"

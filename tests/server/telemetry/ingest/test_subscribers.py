@@ -1,4 +1,4 @@
-"""What follows from a report: charts, progress, catalog, answers, the end of a share."""
+"""Effects of a report: charts, progress, catalog, answers, the end of a share."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_progress_follows_the_lines(harness: Harness, context: Context) -> None:
         heartbeat=later,
     )
     progress = harness.job(job_id).progress
-    assert (progress.step, progress.loss) == (14, 12.0)  # the lines of two steps are to come
+    assert (progress.step, progress.loss) == (14, 12.0)  # the lines of two steps are still to come
     assert harness.attempt(job_id).last_step == 14
 
 
@@ -134,7 +134,7 @@ def test_commits_enter_the_catalog_once(context: Context, launched: Launched) ->
     )
     for _ in range(2):
         send(context, supervisor, chunk("events", lines))
-    again = json_lines([committed(job_id, 50)])  # the trainer may say it again
+    again = json_lines([committed(job_id, 50)])  # the trainer may report it again
     send(context, supervisor, chunk("events", again, start=len(lines)))
     views = list_checkpoints(context, job_id)
     assert [(view.step, view.kind, view.size, view.on_lineage) for view in views] == [

@@ -40,7 +40,7 @@ def stored(context: Context, attempt_id: str, *batches: Sequence[Point]) -> None
 
 
 def expected(points: Sequence[Point], curve: CurveView) -> None:
-    """Compare each bucket with the points of the steps that it names; together they are all."""
+    """Compare each bucket with the points of its steps; together the buckets hold all points."""
     assert sum(curve.count) == len(points)
     for index, (first, last) in enumerate(zip(curve.first_steps, curve.steps, strict=True)):
         inside = [(step, value) for step, value in points if first <= step <= last]
@@ -188,10 +188,10 @@ def test_the_newest_live_values_come_from_rows_of_any_size(context: Context) -> 
 def test_segments_that_overlap_share_buckets(
     context: Context, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """As of a program that counts from 0 in each attempt and saves any step."""
+    """Like those of a program that counts from 0 in each attempt and saves any step."""
     monkeypatch.setattr(series, "MERGED_AT", at_once)
     job_id = add_job(context)
-    # 1 runs to 100; 2 goes on from there and saves step 10; 3 goes on from that one.
+    # 1 runs to 100; 2 continues from there and saves step 10; 3 continues from that step.
     ids = add_attempts(context, job_id, [None, (1, 100), (2, 10)])
     stored(context, ids[0], [(step, 1.0) for step in range(1, 101)])
     stored(context, ids[2], [(step, 3.0) for step in range(11, 1001)])
@@ -212,7 +212,7 @@ def test_a_step_is_kept_once(context: Context) -> None:
 
 def test_lines_follow_the_lineage_and_show_what_it_left(context: Context) -> None:
     job_id = add_job(context)
-    # 1 runs to 10; 2 goes on from 6 to 9; 3 goes on from 2's step 8.
+    # 1 runs to 10; 2 continues from 6 to 9; 3 continues from 2's step 8.
     ids = add_attempts(context, job_id, [None, (1, 6), (2, 8)])
     stored(context, ids[0], [(step, 1.0) for step in range(1, 11)])
     stored(context, ids[1], [(step, 2.0) for step in range(7, 10)])
@@ -254,7 +254,7 @@ def test_names_are_listed_and_unknown_ones_have_no_line(context: Context) -> Non
 def test_chunks_are_fetched_by_one_statement_whatever_their_number(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A statement of another text is compiled anew, which takes longer than to fetch its chunks."""
+    """A statement with another text is compiled again, which takes longer than fetching chunks."""
     monkeypatch.setattr(store, "CHUNK_POINTS", 4)
     monkeypatch.setattr(points, "CHUNK_POINTS", 4)
     job_id = add_job(context)

@@ -40,7 +40,7 @@ def train(
     values: Sequence[float] | None = None,
     with_tokens: bool = True,
 ) -> None:
-    """Store steps as a trainer does: loss and tokens with one time."""
+    """Store steps like a trainer: loss and tokens with one time."""
     times = [began + seconds * step for step in steps]
     losses = list(map(float, steps)) if values is None else values
     by_name = {LOSS: Points.of(steps, times, losses)}
@@ -51,14 +51,14 @@ def train(
 
 
 def trained(context: Context, last: int, **given: float | bool) -> str:
-    """Return a job of one attempt that took the steps from 1 on."""
+    """Return a job of one attempt with the steps from 1 on."""
     job_id = add_job(context)
     train(context, add_attempt(context, job_id), range(1, last + 1), **given)  # type: ignore[arg-type]
     return job_id
 
 
 def bare(curve: ComparedCurveView) -> CurveView:
-    """Return a curve as a job's own chart has it."""
+    """Return a curve in the form of a job's own chart."""
     return CurveView.model_validate(curve.model_dump(include=set(CurveView.model_fields)))
 
 

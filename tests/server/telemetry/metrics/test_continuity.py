@@ -155,7 +155,7 @@ def test_the_code_of_an_own_model_is_compared_where_it_is_known() -> None:
 
 
 def trained(first: int, last: int, *, wrong_data_at: int = 0, spike_at: int = 0) -> bytes:
-    """Lines as the trainer writes them for the default spec of the harness."""
+    """Return the trainer's lines for the default spec of the harness."""
     spec = parse_job_spec({"name": "tiny"})
     return json_lines(
         [
@@ -183,7 +183,7 @@ def continuity_events(context: Context) -> list[dict[str, Any]]:
 
 
 def stopped_at(harness: Harness, supervisor: Supervisor, *, saved: int, ran_to: int) -> None:
-    """Report steps up to `ran_to` with a checkpoint on the way, and end."""
+    """Report steps up to `ran_to` with a checkpoint in between, and end."""
     job_id = supervisor.reply.attempt.job_id
     send(harness.context, supervisor, chunk("metrics", trained(1, ran_to)))
     supervisor.train(ran_to)

@@ -1,4 +1,4 @@
-"""The first step of a fork against the job from whose checkpoint it starts."""
+"""The first step of a fork against the job of its parent checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAVED = 30
 
 
 def lines(spec: JobSpec, first: int, last: int, *, sequences: int = 0, **other: Any) -> bytes:
-    """Return the steps of a training, whose first step comes after some sequences."""
+    """Return the steps of a training run; the first follows some sequences."""
     batch = spec.training.global_batch_size
     tokens = other.get("tokens", sequences * spec.training.seq_len)
     return json_lines(
@@ -47,7 +47,7 @@ def lines(spec: JobSpec, first: int, last: int, *, sequences: int = 0, **other: 
 
 @pytest.fixture
 def origin(harness: Harness, context: Context) -> str:
-    """A checkpoint of step 30 of a job that went on to step 40."""
+    """A checkpoint of step 30 of a job that continued to step 40."""
     harness.add_node()
     job_id, (supervisor,) = harness.launched()
     send(context, supervisor, chunk("metrics", lines(harness.job(job_id).spec, 1, 40)))
@@ -69,7 +69,7 @@ def first_steps(
 ) -> Continuity:
     """Fork, report the first steps of the fork, and return its continuity.
 
-    `counted` and `moved`: whether counters and data go on where the checkpoint stands.
+    `counted` and `moved`: whether counters and data continue from the checkpoint.
     """
     _, job_id = fork(context, checkpoint_id, ForkRequest.model_validate(request), actor=ADA)
     harness.place()

@@ -1,4 +1,4 @@
-"""A resume of a program: the samples that its ranks consumed against those of another attempt."""
+"""A resumed program: samples consumed by its ranks against those of another attempt."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SAVED, RAN_TO, BATCH = 2, 4, 12
 
 @pytest.fixture
 def allow_code() -> bool:
-    """The server takes jobs that bring code."""
+    """The server accepts jobs that bring code."""
     return True
 
 
 def consume(
     context: Context, supervisor: Supervisor, steps: range, *, ranks: int, seed: int = 0
 ) -> None:
-    """Let each rank log the steps with its part of their samples; the step after them is empty."""
+    """Let each rank log the steps with its part of the samples; the step after them is empty."""
     for rank in range(ranks):
         positions = {step: range(step * BATCH + rank, (step + 1) * BATCH, ranks) for step in steps}
         lines = [
@@ -65,7 +65,7 @@ def test_other_samples_are_reported(context: Context, harness: Harness) -> None:
 
 
 def _resumed(context: Context, harness: Harness, ranks: int) -> Supervisor:
-    """Run an attempt on two ranks beyond its checkpoint, and resume it on so many."""
+    """Run an attempt on two ranks beyond its checkpoint, and resume it on some ranks."""
     harness.add_node()
     job_id, reporter = programs.launched(harness)
     consume(context, reporter.supervisor, range(1, RAN_TO + 1), ranks=2)

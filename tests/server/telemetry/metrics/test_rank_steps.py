@@ -1,4 +1,4 @@
-"""What several processes of a program log, folded to minimum, mean and maximum of each step."""
+"""Logs of several processes of a program, reduced to minimum, mean and maximum per step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Files:
         self._sizes: dict[str, int] = {}
 
     def log(self, rank: int, step: int, *, digest: str | None = None, **values: float) -> None:
-        """One rank logs one step, and its node reports it."""
+        """Log one step of a rank, and report it from its node."""
         self.send(rank, [line(step, digest, **values)])
 
     def send(self, rank: int, lines: list[dict[str, Any]]) -> None:
@@ -180,7 +180,7 @@ def test_the_digest_of_a_step_is_the_sum_of_those_of_all_ranks(
     digests = [f"{rank + 1:032x}" for rank in range(RANKS)]
     for step in (1, 2, 3):
         for rank in range(RANKS):
-            if (step, rank) != (2, 3):  # of that step a part is missing
+            if (step, rank) != (2, 3):  # a part of that step is missing
                 files.log(rank, step, digest=digests[rank])
     files.end(0)
     files.end(1)
@@ -192,7 +192,7 @@ def test_the_digest_of_a_step_is_the_sum_of_those_of_all_ranks(
 def test_many_steps_of_one_report_are_folded_in_their_order(
     harness: Harness, job: tuple[str, list[Supervisor]], files: Files
 ) -> None:
-    """After an outage each node reports what its spool kept."""
+    """After an outage each node reports the contents of its spool."""
     for rank in range(RANKS):
         files.send(rank, [line(step, loss=float(step + rank)) for step in range(1, 1502)])
     with harness.context.database.read() as connection:

@@ -1,4 +1,4 @@
-"""Points that a restart in event files takes back, wherever they are stored by then."""
+"""Points that a restart in event files removes, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FILE = "event_files"
 
 
 class Writer:
-    """Reports lines of event files, in as many reports as it is given."""
+    """Reports lines of event files, in one or more reports."""
 
     def __init__(self, context: Context, supervisor: Supervisor) -> None:
         self._context, self._supervisor, self._end = context, supervisor, 0
 
     def send(self, *records: MetricRecord) -> None:
-        """Report some lines at once."""
+        """Send some lines in one report."""
         content = b"".join(to_json(record).encode() + b"\n" for record in records)
         send(self._context, self._supervisor, chunk(FILE, content, start=self._end))
         self._end += len(content)
@@ -60,7 +60,7 @@ def stored(context: Context, name: str = "loss") -> tuple[list[int], list[float]
 
 @pytest.fixture
 def writer(context: Context, harness: Harness) -> Writer:
-    """Return what reports for a job that runs."""
+    """Return the writer of a running job."""
     harness.add_node("node-1")
     _, (supervisor,) = harness.running(step=0, training={"steps": 100_000})
     return Writer(context, supervisor)
@@ -79,7 +79,7 @@ def test_the_points_from_a_step_on_are_replaced(
         writer.send(restart(step))
         writer.send(*second)
     kept = min(before, step)
-    # A restart after the end takes nothing back; of a step that is there the first value counts.
+    # A restart after the end removes nothing; the first value of an existing step counts.
     assert stored(context) == (
         [*range(kept), *range(step + 5, step + 20)],
         [1.0] * kept + [2.0] * 15,
@@ -93,7 +93,7 @@ def test_only_the_series_that_it_names_lose_points(context: Context, writer: Wri
 
 
 def test_chunks_and_tails_on_both_sides_of_the_step(context: Context, writer: Writer) -> None:
-    for start in range(0, 3500, 500):  # chunks of what a compaction takes, and a tail after them
+    for start in range(0, 3500, 500):  # chunks of one compaction, and a tail after them
         writer.send(*points(start, start + 500, 1.0))
     with context.database.read() as connection:
         assert connection.execute(select(metric_chunks)).all()
@@ -137,7 +137,7 @@ def test_a_metric_may_have_the_name_of_its_field(context: Context, writer: Write
 def test_a_report_has_few_restarts_and_the_sender_continues(
     context: Context, harness: Harness
 ) -> None:
-    """Each reads and writes the tails of its series: a report of thousands would take minutes."""
+    """Each reads and writes the tails of its series: thousands in a report would take minutes."""
     harness.add_node()
     _, (supervisor,) = harness.launched()
     lines = [one for number in range(9) for one in (*points(1, 4, number), restart(1))]

@@ -11,7 +11,7 @@ Stages = list[list[DividedTensor]]
 
 
 def stages_of(layout: Layout, *, layers: int = 3, rows: int = 37) -> Stages:
-    """Return a model as FSDP and tensor parallelism divide it, with uneven rows."""
+    """Return a model divided by FSDP and tensor parallelism, with uneven rows."""
     fsdp = layout.dp_shard * layout.cp
     by_rows = (0, layout.tp, 1), (0, fsdp, layout.tp)
     by_columns = (1, layout.tp, 1), (0, fsdp, layout.tp)

@@ -1,4 +1,4 @@
-"""Divisions say which box each rank holds, as torch divides tensors over a mesh."""
+"""Divisions name the box of each rank, as torch divides tensors over a mesh."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _divided_on_a_mesh() -> dict[str, tuple[Division, ...]]:
         "columns": [Replicate(), Shard(0), Shard(1)],
         "rows": [Replicate(), Shard(0), Shard(0)],
         "whole": [Replicate(), Replicate(), Replicate()],
-        # One shape on each rank and one of the whole, but other ranks hold the parts.
+        # Equal local and global shapes, but other ranks hold the parts.
         "over shard": [Replicate(), Shard(0), Replicate()],
         "over tp": [Replicate(), Replicate(), Shard(0)],
     }
@@ -148,7 +148,7 @@ def test_a_mesh_gives_the_same_divisions_on_each_of_its_ranks() -> None:
 
 
 def _compare_boxes_with_shards(layout: Layout) -> int:
-    """Compare what FSDP over tensor parallelism gives this rank with the numbers of its boxes."""
+    """Compare this rank's shards of FSDP over tensor parallelism with the numbers of its boxes."""
     model = nn.Sequential(nn.Linear(6, 11), nn.Linear(11, 7))
     for parameter in model.parameters():
         nn.init.constant_(parameter, 0).data += torch.arange(parameter.numel()).view_as(parameter)
@@ -172,6 +172,6 @@ def _compare_boxes_with_shards(layout: Layout) -> int:
     "layout", [Layout(dp_shard=3, tp=2), Layout(dp_replicate=2, cp=2, tp=2)], ids=str
 )
 def test_each_rank_holds_the_numbers_of_its_box(layout: Layout) -> None:
-    """Uneven rows that tensor parallelism cuts first, and FSDP then cuts again."""
+    """Uneven rows, cut first by tensor parallelism, and then by FSDP."""
     counts = run_ranks(layout.world_size, _compare_boxes_with_shards, layout)
     assert set(counts) == {2}

@@ -68,7 +68,7 @@ def test_both_indexes_have_each_chunk_at_the_same_place(
     count = 0
     for name, kind in read.kinds.items():
         assert kind is not None
-        # All, and those of a slice in the middle.
+        # All numbers, and those of a slice in the middle.
         for share in (1, 3):
             low = (
                 tuple(size // share for size in kind.shape) if share > 1 else (0,) * len(kind.shape)

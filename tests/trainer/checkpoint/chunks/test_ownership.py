@@ -1,4 +1,4 @@
-"""Each chunk has one writer, which every rank finds alone, and the writers have even loads."""
+"""Each chunk has one writer, which every rank computes alone; the writers have even loads."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_each_chunk_is_written_once_by_a_rank_that_gets_it(
 
 
 def _check_transfers(shares: dict[int, WriteShare]) -> None:
-    """Run all transfers, each when both ranks have reached it: none is left over."""
+    """Run all transfers, each when both ranks have reached it; none remains."""
     sends = {rank: deque(share.sends) for rank, share in shares.items()}
     receives = {rank: deque(share.received) for rank, share in shares.items()}
     while True:
@@ -91,7 +91,7 @@ def _check_transfers(shares: dict[int, WriteShare]) -> None:
 
 @pytest.mark.parametrize(("layout", "writers"), CASES)
 def test_a_chunk_is_found_where_its_writer_puts_it(layout: Layout, writers: Writers) -> None:
-    # A reader starts from nothing but the divisions.
+    # A reader starts from the divisions only.
     ownership, reader = _ownership(layout, writers), _ownership(layout, writers)
     for name, tensor in ownership.tensors.items():
         shape = tensor.kind.shape
@@ -177,7 +177,7 @@ def test_the_writers_have_even_loads(layout: Layout, writers: Writers) -> None:
 
 
 def test_writers_that_are_not_spread_evenly_share_out_all_chunks() -> None:
-    """No save has such writers, but an index that was not written by one may."""
+    """No save has such writers, but an index of another origin may."""
     layout = Layout(dp_shard=64)
     ownership = Ownership(stages_of(layout), world_size=64, writers=(0, 1))
     loads = [sum(chunk.bytes for chunk in ownership.share(rank).written) for rank in range(64)]
@@ -197,7 +197,7 @@ def test_writers_that_are_not_spread_evenly_share_out_all_chunks() -> None:
         (Layout(dp_replicate=3, dp_shard=2, tp=2), 5, 3, "dfc12c4ca672c4a6d5662c7c42fde688"),
         # Chunks that are sent, within two blocks of 48 ranks.
         (Layout(dp_replicate=3, dp_shard=32), 4, 9, "446c5c9f40b5c6c0f3d94c212dc2c628"),
-        # Replicas that share out chunks of sizes as far apart as what a chunk counts for.
+        # Replicas divide chunks of sizes as different as the cost of a chunk.
         (Layout(dp_replicate=5, tp=2), "all", 9, "faff0e72f3f1c6f84a3cad153499e8e6"),
     ],
     ids=str,
@@ -205,7 +205,7 @@ def test_writers_that_are_not_spread_evenly_share_out_all_chunks() -> None:
 def test_the_rule_by_which_files_are_read_does_not_change(
     layout: Layout, writers: Writers, layers: int, expected: str
 ) -> None:
-    """Another digest means that no checkpoint of version 1 can be read: see `INDEX_VERSION`."""
+    """Another digest makes every checkpoint of version 1 unreadable: see `INDEX_VERSION`."""
     ownership = _ownership(layout, writers, layers=layers)
     places = [
         [name, offsets, place]

@@ -1,4 +1,4 @@
-"""A file that is hashed while it is written, and the frames that stand around a tensor in it."""
+"""A file that is hashed during its write, and the frames around a tensor in it."""
 
 import io
 from functools import partial

@@ -1,4 +1,4 @@
-"""Building in parts: the same bytes by any number of processes, and what is finished stays so."""
+"""Building in parts: the same bytes by any number of processes, and finished parts stay."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokens_of(part: int) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Parts:
-    """Gives random tokens in parts, and leaves a mark for each part that is begun."""
+    """Yields random tokens in parts, and leaves a mark for each started part."""
 
     marks: Path
     limit: int | None = None
@@ -70,7 +70,7 @@ def expected_starts() -> list[int]:
 
 
 def begun(marks: Path) -> dict[int, int]:
-    """Return how often each part was begun."""
+    """Return how often each part was started."""
     return {
         int(path.name.removeprefix("begun-")): len(path.read_text().split())
         for path in marks.glob("begun-*")
@@ -176,7 +176,7 @@ def cut_record(parts: Path) -> None:
 def test_a_finished_part_that_was_damaged_is_built_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    # Part 0 hangs while the other process finishes parts 1 and 2, which wait to be joined.
+    # Part 0 hangs while the other process finishes parts 1 and 2, which wait for their join.
     builder = PROCESSES.Process(target=build_until_killed, args=(tmp_path, 2, 0))
     builder.start()
     parts = tmp_path / "cache/k.parts"

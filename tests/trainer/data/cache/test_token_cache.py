@@ -1,4 +1,4 @@
-"""The token cache: built once by many processes, by another one when the builder is killed."""
+"""The token cache: built once by many processes, and taken over from a killed builder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHERS = 5
 """Processes that wait while one builds."""
 
 
-STARTS = [0, 1430, 2858, 4286]  # of the 7 pieces every other one begins a document
+STARTS = [0, 1430, 2858, 4286]  # every other one of the 7 pieces starts a document
 
 
 def pieces(tokens: NDArray[Any] = TOKENS) -> Iterator[TokenPiece]:
@@ -46,7 +46,7 @@ def pieces(tokens: NDArray[Any] = TOKENS) -> Iterator[TokenPiece]:
 
 @dataclass(frozen=True)
 class OnePart:
-    """Gives all tokens as one part."""
+    """Yields all tokens as one part."""
 
     produce: Callable[[], Iterator[TokenPiece]]
     dtype = DTYPE
@@ -277,7 +277,7 @@ def build_slowly(folder: Path) -> Iterator[TokenPiece]:
 
 
 def start_together(folder: Path, barrier: Barrier) -> None:
-    """Open the cache at the same moment as the others; leave digest and size behind."""
+    """Open the cache at the same time as the others; store digest and size."""
 
     def build_watched() -> Iterator[TokenPiece]:
         wait_until(lambda: count(folder, "waiting-*") >= OTHERS)
@@ -293,7 +293,7 @@ def count(folder: Path, pattern: str) -> int:
 
 
 def test_processes_that_start_together_build_once(tmp_path: Path) -> None:
-    """Those who wait report, too, such that the heartbeat goes on: the builder waits for that."""
+    """Waiting processes report too, so that heartbeats continue: the builder waits for a report."""
     every = range(1 + OTHERS)
     barrier = PROCESSES.Barrier(len(every))
     started = [PROCESSES.Process(target=start_together, args=(tmp_path, barrier)) for _ in every]
@@ -309,7 +309,7 @@ def test_processes_that_start_together_build_once(tmp_path: Path) -> None:
 
 
 def build_and_hang(folder: Path) -> None:
-    """Build, but stop for ever in the middle."""
+    """Build, but hang in the middle."""
 
     def produce() -> Iterator[TokenPiece]:
         yield TokenPiece(TOKENS[:100], BEGINS)

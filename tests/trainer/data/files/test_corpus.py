@@ -1,4 +1,4 @@
-"""Which files an input is made of, and which places are refused."""
+"""The files of an input, and refused places."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_file_that_was_written_to_since_is_refused(root: Path, written: str) -
     (root / "text").write_text("first")
     corpus = corpus_of(root)
     [file] = corpus.files()
-    # The change time is moved by the kernel alone; the modification time can be put back.
+    # Only the kernel sets the change time; the modification time can be set back.
     while (root / "text").stat().st_ctime_ns == file.stamp[2]:
         (root / "text").write_text(written)
     os.utime(root / "text", ns=(file.stamp[1], file.stamp[1]))

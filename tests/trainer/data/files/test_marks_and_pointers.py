@@ -1,4 +1,4 @@
-"""Byte order marks of inputs, and pointers of Git LFS in place of any file that is read."""
+"""Byte order marks of inputs, and Git LFS pointers instead of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of input gives the same documents, in however many parts, and names what is wrong."""
+"""Every kind of input gives the same documents, in any number of parts, and names problems."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def spec_of(data: dict[str, Any]) -> JobSpec:
 
 
 def documents(root: Path, data: dict[str, Any]) -> tuple[list[int], list[int], int]:
-    """Return all tokens, the starts of documents, and in how many parts they came."""
+    """Return all tokens, the starts of documents, and the number of parts."""
     spec = spec_of(data)
     source, tokenizer = open_source(spec.data, {"data": str(root)}), ByteTokenizer()
     identity = survey(spec, source, tokenizer=tokenizer)
@@ -94,7 +94,7 @@ def test_every_kind_of_input_gives_the_same_documents_in_any_parts(
 def test_a_text_is_the_same_however_it_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    """Blocks of a few bytes end within characters, lines and line breaks."""
+    """Blocks of a few bytes end inside characters, lines and line breaks."""
     monkeypatch.setattr("trainer.data.files.lines.BLOCK_BYTES", block)
     monkeypatch.setattr("trainer.data.files.reader.PART_BYTES", 11)
     monkeypatch.setattr("trainer.data.files.reader.PIECE_BYTES", 5)
@@ -229,7 +229,7 @@ def test_a_damaged_compressed_file_is_refused(root: Path, name: str, damage: str
     damaged = {"cut": content[:-100], "other": bytearray(b"plain text"), "flipped": content}
     (root / name).write_bytes(damaged[damage])
     told = refusal(root, {"source": "jsonl", "path": "data:."})
-    # A flipped bit may first show as a line that is none.
+    # A flipped bit may first appear as an invalid line.
     assert "is cut short or damaged" in told or (damage == "flipped" and " line " in told)
 
 
@@ -328,7 +328,7 @@ def test_the_check_before_the_ranks_start_sees_a_missing_field(root: Path, kind:
 
 
 def test_the_kind_and_the_field_name_the_cache(root: Path) -> None:
-    """The same file, read in two ways: neither finds the other's tokens."""
+    """One file, read in two ways: neither uses the other's tokens."""
     (root / "input").write_text('{"text": "from here", "body": "or from there"}\n')
     seen = set()
     for data in (

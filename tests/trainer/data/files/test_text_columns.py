@@ -1,4 +1,4 @@
-"""The text column of a table: its types, and where it is."""
+"""The text column of a table: its types and its position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def encoded(texts: list[str | None], kind: pa.DataType, indices: pa.DataType | None) -> pa.Array:
-    """Return texts as a column of a type; with a type of indices as a dictionary of each once."""
+    """Return texts as a column of a type; with an index type, as a dictionary column."""
     if indices is None:
         return pa.array(texts, type=kind)
     each = list(dict.fromkeys(texts))

@@ -1,6 +1,6 @@
-"""Models whose forward depends on the data; each maps tokens [B, S] to logits [B, S, V].
+"""Models with a data-dependent forward; each maps tokens [B, S] to logits [B, S, V].
 
-Copied to the data folder of a job, whose `model.factory` is `branching:build`.
+Copied to the data folder of a job with the `model.factory` `branching:build`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Net(nn.Module):
 
 
 class Experts(Net):
-    """Each sequence meets one of the blocks, which are of equal size."""
+    """Each sequence passes one of the blocks, which have equal sizes."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         picked: Tensor = self.blocks[int(tokens.sum() % len(self.blocks))](x)
@@ -61,7 +61,7 @@ class Skipping(Net):
 
 
 class EarlyExit(Net):
-    """A sequence leaves after one to all blocks; some run none."""
+    """A sequence exits after one to all blocks; some run none."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         for index, block in enumerate(self.blocks):
@@ -98,7 +98,7 @@ class Thawing(Net):
 
 
 class Router(Net):
-    """Each token meets one of the blocks; a block without tokens does not run."""
+    """Each token passes one of the blocks; a block without tokens does not run."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         # Few sequences have a token of the last kind.
@@ -112,7 +112,7 @@ class Router(Net):
 
 
 class Mixture(Block):
-    """A block that uses one of two matrices, by the stream that it gets."""
+    """A block that uses one of two matrices, depending on its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -125,7 +125,7 @@ class Mixture(Block):
 
 
 class InBlocks(Net):
-    """All blocks run; within each, other parameters do."""
+    """All blocks run; the used parameters within each differ."""
 
     data_dependence = "in_blocks"
 
@@ -146,7 +146,7 @@ class Claims(EarlyExit):
 
 
 class Drawn(Net):
-    """Drops blocks by a source that no tensor shows."""
+    """Drops blocks by a source outside all tensors."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         for block in self.blocks:
@@ -165,7 +165,7 @@ class Plain(Net):
 
 
 class Averaging(Plain):
-    """Keeps a mean of what it has seen, and how often, outside of the blocks and in them."""
+    """Keeps running means and counts of its inputs, outside and inside of the blocks."""
 
     mean: Tensor
     seen: Tensor
@@ -217,14 +217,14 @@ def wave(length: int) -> Tensor:
 
 
 class Caching(Plain):
-    """Keeps a table that the first forward makes."""
+    """Keeps a table that the first forward computes."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         return super().middle(tokens, x * wave(tokens.shape[1])[:, None])
 
 
 class Logging(Plain):
-    """Reads values on one rank alone, and decides nothing by them."""
+    """Reads values on one rank only, without a decision."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         if int(os.environ["RANK"]) == 0:
@@ -233,7 +233,7 @@ class Logging(Plain):
 
 
 class Masking(Plain):
-    """Divides by the number of tokens that are no padding."""
+    """Divides by the number of tokens that are not padding."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         counted = (tokens != 0)[..., None]
@@ -242,14 +242,14 @@ class Masking(Plain):
 
 
 class Foreign(Plain):
-    """Uses a tensor of another device than the meta run has."""
+    """Uses a tensor of another device than that of the meta run."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         return super().middle(tokens, x * torch.ones(1, device="cpu"))
 
 
 class Shuffled(Plain):
-    """Each rank builds its blocks in an order of its own, as that of a set may be."""
+    """Each rank builds its blocks in its own order, like that of a set."""
 
     def __init__(self, vocab_size: int, width: int, depth: int) -> None:
         super().__init__(vocab_size, width, depth)
@@ -264,7 +264,7 @@ class Shuffled(Plain):
 
 
 class Reordered(Plain):
-    """Each rank runs its blocks in an order of its own."""
+    """Each rank runs its blocks in its own order."""
 
     def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
         blocks = list(self.blocks)
@@ -281,7 +281,7 @@ class PickingBlock(Mixture):
 
 
 class Picking(Plain):
-    """Within a block uses other parameters, by a source that no tensor shows."""
+    """Uses different parameters within a block, by a source outside all tensors."""
 
     def __init__(self, vocab_size: int, width: int, depth: int) -> None:
         super().__init__(vocab_size, width, depth)
@@ -289,7 +289,7 @@ class Picking(Plain):
 
 
 class Unfrozen(Plain):
-    """Built frozen in part, and thawed in a way that the optimizer cannot see."""
+    """Built partly frozen, and unfrozen without the optimizer's knowledge."""
 
     def __init__(self, vocab_size: int, width: int, depth: int) -> None:
         super().__init__(vocab_size, width, depth)
@@ -302,7 +302,7 @@ class Unfrozen(Plain):
 
 
 class UnfrozenAnywhere(Unfrozen):
-    """The same, where unused gradients are dropped."""
+    """The same, with unused gradients dropped."""
 
     data_dependence = "anywhere"
 

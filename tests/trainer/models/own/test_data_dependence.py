@@ -1,4 +1,4 @@
-"""Own models whose forward depends on the data: the gradient of one rank on every layout."""
+"""Custom models with a data-dependent forward: the gradient of one rank on every layout."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def used(spec: JobSpec, roots: dict[str, str]) -> list[frozenset[str]]:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "Thawing"])
 def test_the_models_use_other_parameters_for_other_sequences(kind: str, tmp_path: Path) -> None:
-    """So the tests above compare what they are made for."""
+    """So the tests above compare different uses."""
     shutil.copy(branching.__file__, tmp_path)
     (found,) = run_ranks(1, used, spec_of(kind), {"data": str(tmp_path)})
     assert len(set(found)) > 1

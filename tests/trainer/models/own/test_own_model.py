@@ -1,4 +1,4 @@
-"""Models of others: the example resumes exactly on other layouts, and misfits are refused."""
+"""Custom models: the example resumes exactly on other layouts, and misfits are refused."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ COUNTING = """
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize(
     ("change", "compiled"),
-    # The compiler itself refuses a buffer that is anew.
+    # The compiler itself refuses a new buffer.
     [("in place", False), ("anew", False), ("in place", True)],
 )
 @pytest.mark.parametrize("mode", ["full", "selective"])
@@ -280,7 +280,7 @@ def test_layers_of_an_own_model_are_quantized_by_their_real_widths(tmp_path: Pat
             "resources": {"world_size": tp},
         }
         job = gpt(tmp_path / name).changed(tmp_path / name, **sections)
-        check_new_job(parse_job_spec(job.spec))  # the shape of the planner counts for nothing
+        check_new_job(parse_job_spec(job.spec))  # the planner's shape is ignored
         return job.prepare(1, Layout(tp=tp))
 
     check_run(quantized("fits"), roots={})

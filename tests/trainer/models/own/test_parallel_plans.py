@@ -1,4 +1,4 @@
-"""Plans of own models: the example on every kind of layout against one rank; misfits refused."""
+"""Plans of custom models: the example on every layout against one rank; misfits refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def own_job(folder: Path, **sections: dict[str, Any]) -> SmallJob:
 
 
 def course(layout: Layout, sections: dict[str, Any]) -> Course:
-    """Train the job on a layout, as a launch does, and return what it measured."""
+    """Train the job on a layout like a launch, and return its measurements."""
     with TemporaryDirectory() as folder:
         attempt = own_job(Path(folder), **sections).launch(1, layout)
         return Course(
@@ -81,7 +81,7 @@ def course(layout: Layout, sections: dict[str, Any]) -> Course:
 
 @cache
 def on_one_rank() -> Course:
-    """Return what one rank measures; it learns, so that equal losses mean something."""
+    """Return the measurements of one rank; it learns, so that equal losses are significant."""
     expected = course(Layout(), {})
     assert expected.losses[-1] < expected.losses[0] - 0.1
     return expected
@@ -151,7 +151,7 @@ def test_a_job_goes_through_every_plan(tmp_path: Path) -> None:
 
     assert {s: digest for a in attempts for s, digest in a.digests.items()} == whole.digests
     assert joined("train/loss") == pytest.approx(whole.values("train/loss"), rel=LOSS_TOLERANCE)
-    held_out = joined("validation/loss")  # dropout rests, and the pipeline only goes forward
+    held_out = joined("validation/loss")  # dropout is off, and the pipeline runs forward only
     expected = {step: whole.values("validation/loss")[step] for step in (5, 10)}
     assert {step: held_out[step] for step in expected} == pytest.approx(expected, rel=1e-4)
 
@@ -173,7 +173,7 @@ def test_one_compiled_program_serves_all_blocks(tmp_path: Path) -> None:
 
 
 def asking(folder: Path, source: str, layout: Layout, **sections: dict[str, Any]) -> Path:
-    """Return the run directory of an attempt whose model is made of the source."""
+    """Return the run directory of an attempt with a model from this source."""
     module = f"case_{folder.name}"
     (folder / "data").mkdir()
     (folder / "data" / f"{module}.py").write_text(PREAMBLE + textwrap.dedent(source))

@@ -1,4 +1,4 @@
-"""Buffers that forward of an own model changes: the same on all ranks, and in each checkpoint."""
+"""Buffers changed by a custom model's forward: equal on all ranks and in each checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def train(spec: JobSpec, layout: Layout, roots: dict[str, str]) -> dict[str, Any
 
 
 def one_rank_of(rank: int, ranks: int, steps: int = 3) -> dict[str, Any]:
-    """Return the buffers that one rank's sequences leave, each step begun with those of rank 0."""
+    """Return the buffers after one rank's sequences; each step starts with those of rank 0."""
     mean, seen, last, odd = torch.zeros(()), [0, 0], [0.0], [False]
     for step in range(1, steps + 1):
         for batch in batches(step, rank, ranks):

@@ -1,4 +1,4 @@
-"""What a forkserver leaves at its end, and when its children begin."""
+"""The remains of a forkserver at its end, and the start of its children."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     started = []
 
     def begin() -> Forkserver:
-        with monkeypatch.context() as patch:  # else what children print is captured
+        with monkeypatch.context() as patch:  # otherwise the output of children is captured
             patch.setattr(sys, "stderr", sys.__stderr__)
             server = Forkserver.start(stand_in, {})
         started.append(server)
@@ -83,7 +83,7 @@ def test_a_child_without_its_marks_does_not_begin(start: Start, tmp_path: Path) 
     server = start()
     short = {MARKER: "short", NODE_MARKER: "node-1"}
     output = tmp_path / "output.log"
-    with suppress(ForkserverError):  # where the child has ended before its gate opens
+    with suppress(ForkserverError):  # if the child has ended before its gate opens
         server.fork(request(tmp_path, "succeed", "check", str(tmp_path), marks=short))
     wait_for(output.exists, "log of the child")
     wait_for(lambda: "has no value of 5 bytes" in output.read_text(), "end of the child")
@@ -92,7 +92,7 @@ def test_a_child_without_its_marks_does_not_begin(start: Start, tmp_path: Path) 
 def test_a_child_that_runs_late_begins_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its forkserver has ended, and its parent is the supervisor, when it first runs."""
+    """When it first runs, its forkserver has ended and its parent is the supervisor."""
     supervisor = os.fork()
     if supervisor == 0:
         try:
@@ -121,7 +121,7 @@ def test_a_child_that_runs_late_begins_at_once(
 
 
 def test_no_child_begins_before_the_forkserver_has_ended(start: Start, tmp_path: Path) -> None:
-    """Its parent is this process then, which sees its end and with which it ends."""
+    """Its parent is then this process, which observes its end, and whose end ends it."""
     reader = os.fork()
     if reader == 0:  # a supervisor of its own: no subreaper, so that children become init's
         try:

@@ -1,4 +1,4 @@
-"""Launches by a forkserver: supervised as others, with the same numbers, or else by torchrun."""
+"""Launches by a forkserver: supervised like others, with equal numbers; torchrun as fallback."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_launch_that_imports_could_tell_from_the_forkserver_is_cold(
 
 
 def lines_of(attempt: Attempt) -> list[tuple[int, float, str]]:
-    """The step, the loss to its last bit, and the digest of the data of each step."""
+    """Return step, loss to its last bit, and data digest of each step."""
     with attempt.run.metrics.open() as file:
         lines = [json.loads(line) for line in file]
     return [(line["step"], line["values"]["train/loss"], line["data_digest"]) for line in lines]
@@ -134,7 +134,7 @@ def test_forked_ranks_end_with_their_supervisor(place: Place) -> None:
 def test_an_order_to_stop_reaches_forked_ranks(place: Place) -> None:
     attempt = place.start(stand_in="chatter", launcher=WARM)
     attempt.phase(Phase.TRAINING)
-    for pid in (attempt.pid, *attempt.processes):  # to every process at once, as Slurm sends it
+    for pid in (attempt.pid, *attempt.processes):  # to every process at the same time, like Slurm
         with suppress(ProcessLookupError):  # the first ones may have ended the others
             os.kill(pid, signal.SIGTERM)
     record = attempt.exit()

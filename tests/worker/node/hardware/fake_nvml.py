@@ -1,4 +1,4 @@
-"""An NVML without GPUs, compiled for the tests, and the values that it gives."""
+"""An NVML without GPUs, compiled for the tests, and its values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Writes what the worker finds by NVML, as JSON: its slots, and a sample after `SECONDS`.
+"""Writes the worker's findings from NVML as JSON: its slots, and a sample after `SECONDS`.
 
-A process of its own, because the loader reads LD_LIBRARY_PATH once.
+Runs as its own process, because the loader reads LD_LIBRARY_PATH once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes on devices: those below a supervisor are the node's own, the others are named."""
+"""Processes on devices: descendants of a supervisor are the node's own, others are named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sample(*pids: int) -> AcceleratorSample:
 
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the PID namespace of these tests count as the given one."""
+    """Treat the PID namespace of these tests as the given one."""
     monkeypatch.setattr(process_identity, "_pid_namespace", lambda: request.param)
 
 

@@ -50,7 +50,7 @@ def look(
     visible: str | None = None,
     open_seconds: float = 30,
 ) -> dict[str, Any]:
-    """Return what a worker finds on a machine whose NVML gives these values."""
+    """Return a worker's findings on a machine whose NVML returns these values."""
     devices = tmp_path / "dev"
     devices.mkdir()
     (devices / "nvidia0").touch()

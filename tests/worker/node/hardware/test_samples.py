@@ -1,4 +1,4 @@
-"""Samples of the host: a heartbeat carries what is there, and none fails because of its sample."""
+"""Samples of the host: a heartbeat has the available values, and never fails without them."""
 
 from __future__ import annotations
 

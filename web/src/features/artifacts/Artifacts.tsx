@@ -1,4 +1,4 @@
-// Images and histograms of a job by step, and the files that it left.
+// Images and histograms of a job by step, and its files.
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import type { Artifact, Job } from "@/shared/api/types";

@@ -5,7 +5,7 @@ import { contentAddress } from "./api";
 import { StepSlider, useChosen } from "./StepSlider";
 import type { Sequence } from "./sequences";
 
-/** Images below it are drawn with sharp pixels. */
+/** Images smaller than this are drawn with sharp pixels. */
 const SMALL = 128;
 
 export function ImageFigure({ jobId, name, items }: Sequence & { jobId: string }) {

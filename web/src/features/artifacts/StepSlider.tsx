@@ -1,15 +1,15 @@
-// Chooses one artifact of a sequence; it stays at the newest until a person moves it.
+// Chooses one artifact of a sequence: the newest until a person moves the slider.
 import { useId, useState } from "react";
 import type { Artifact } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
 
-/** Return the chosen artifact, and what chooses another one. */
+/** Return the chosen artifact, and the function to choose another one. */
 export function useChosen(
   items: readonly Artifact[],
 ): [Artifact | undefined, (at: number) => void] {
   const [id, setId] = useState<string | null>(null);
   const chosen = items.find((item) => item.id === id) ?? items.at(-1);
-  // At its end it follows what comes.
+  // At its end the slider follows new artifacts.
   return [chosen, (at) => setId(at === items.length - 1 ? null : (items[at]?.id ?? null))];
 }
 

@@ -19,7 +19,7 @@ export function TablePreview({ jobId, artifact }: { jobId: string; artifact: Art
     staleTime: Number.POSITIVE_INFINITY, // content never changes under its id
   });
   if (table.data === undefined) return <Absent query={table} lines={4} />;
-  if (table.data === null) return <p className="muted">This file is no table.</p>;
+  if (table.data === null) return <p className="muted">This file is not a table.</p>;
   const { columns, rows, total, leftOut } = table.data;
   return (
     <>
@@ -46,7 +46,7 @@ export function TablePreview({ jobId, artifact }: { jobId: string; artifact: Art
           : plural(total, "row")}
         {table.data.width > SHOWN_COLUMNS &&
           `, ${SHOWN_COLUMNS} of ${count(table.data.width)} columns`}
-        {leftOut > 0 && `; ${plural(leftOut, "row")} had no room`}
+        {leftOut > 0 && `; ${plural(leftOut, "row")} omitted: the file is full`}
       </p>
     </>
   );

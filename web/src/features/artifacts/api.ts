@@ -1,4 +1,4 @@
-// Artifacts of a job, by kind and by pages, the newest first.
+// Artifacts of a job, by kind and by page, the newest first.
 import { infiniteQueryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { type ArtifactGroup, keys, pageOf } from "@/shared/api/queries";

@@ -17,7 +17,7 @@ it("groups artifacts by name, each in the order of logging", () => {
 });
 
 describe("bars of a histogram", () => {
-  it("fill the range, the highest one its height", () => {
+  it("fill the range, and the highest fills the height", () => {
     const bars = barsOf({ ...plain, edges: [0, 1, 2], counts: [1, 4] });
     expect(bars).toEqual([
       { x: 0, width: 0.5, height: 0.25 },
@@ -30,12 +30,12 @@ describe("bars of a histogram", () => {
     expect(bars.map(({ height }) => height)).toEqual([1, 1]);
   });
 
-  it("are none without a finite value", () => {
+  it("are absent without a finite value", () => {
     expect(barsOf({ ...plain, edges: [], counts: [] })).toEqual([]);
   });
 });
 
-it("counts values that are not finite apart", () => {
+it("counts non-finite values separately", () => {
   expect(apart({ ...plain, edges: [], counts: [] })).toBe("");
   const found = apart({
     edges: [],

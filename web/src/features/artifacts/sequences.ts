@@ -9,7 +9,7 @@ export interface Sequence {
   items: readonly Artifact[];
 }
 
-/** Return the sequences of a list whose newest item comes first, by name. */
+/** Return the sequences by name, from a list with the newest item first. */
 export function sequencesOf(newestFirst: readonly Artifact[]): Sequence[] {
   const byName = new Map<string, Artifact[]>();
   for (const artifact of newestFirst.toReversed()) {
@@ -26,7 +26,7 @@ export interface Bar {
   /** Left edge and width, as shares of the whole range. */
   x: number;
   width: number;
-  /** Share of the highest bar: of counts by width, so that unequal bins compare. */
+  /** Density (count by width) relative to the highest bar, so that unequal bins compare. */
   height: number;
 }
 
@@ -43,7 +43,7 @@ export function barsOf({ edges, counts }: Histogram): Bar[] {
   return bars.map((bar) => ({ ...bar, height: highest > 0 ? bar.height / highest : 0 }));
 }
 
-/** Values that no bin has, in words; empty where there are none. */
+/** Return the number of values outside all bins, in words; empty without any. */
 export function apart({ nan, positive_infinity, negative_infinity }: Histogram): string {
   const parts: [number, string][] = [
     [nan, "NaN"],

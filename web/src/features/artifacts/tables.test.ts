@@ -19,7 +19,7 @@ describe("a table of a script", () => {
     expect(found?.rows[0]).toHaveLength(SHOWN_COLUMNS);
   });
 
-  it("is nothing else", () => {
+  it("is no other JSON or text", () => {
     for (const text of ["", "[]", "null", "{}", '{"columns":1,"data":[]}', "{torn"]) {
       expect(tableOf(text)).toBeNull();
     }

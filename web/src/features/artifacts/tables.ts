@@ -10,16 +10,16 @@ export interface TableContent {
   total: number;
   /** Columns of the file. */
   width: number;
-  /** Rows that had no room in the file. */
+  /** Rows that the full file omits. */
   leftOut: number;
 }
 
 export const SHOWN_ROWS = 50;
 export const SHOWN_COLUMNS = 30;
-/** Larger files are downloaded alone. */
+/** Larger files are only downloaded, without a preview. */
 export const MAX_BYTES = 5 * 1024 * 1024;
 
-/** Return the first rows of a table; null for a file that holds none. */
+/** Return the first rows of a table; null for a file that is no table. */
 export function tableOf(text: string): TableContent | null {
   const found = parsed(text);
   if (typeof found !== "object" || found === null) return null;

@@ -12,7 +12,7 @@ function attempt(
   return { number, start_step, last_step, parent_checkpoint_id, on_lineage } as Attempt;
 }
 
-test("the attempt that runs is as far as its job, one that ended as far as it came", () => {
+test("the running attempt has the step of its job, an ended one its own last step", () => {
   const attempts = [
     { ...attempt(2, [27, 29], [1, 27]), ended_at: null },
     { ...attempt(1, [0, 27], null), ended_at: "2026-11-29T16:00:00Z" },
@@ -27,7 +27,7 @@ test("the attempt that runs is as far as its job, one that ended as far as it ca
 });
 
 describe("lineage of attempts", () => {
-  test("a straight line: each keeps what the next one did not take again", () => {
+  test("a straight line: each keeps the steps that the next one did not repeat", () => {
     const attempts = [attempt(2, [40, 100], [1, 40]), attempt(1, [0, 50], null)];
     expect(barsOf(attempts, "job")).toEqual([
       { attempt: 2, kept: [0.4, 1], left: null, origin: { row: 1, at: 0.4 } },
@@ -35,7 +35,7 @@ describe("lineage of attempts", () => {
     ]);
   });
 
-  test("a branch leaves a whole attempt behind", () => {
+  test("a branch abandons a whole attempt", () => {
     const attempts = [
       attempt(3, [20, 30], [1, 20]),
       attempt(2, [40, 100], [1, 40], false),
@@ -52,7 +52,7 @@ describe("lineage of attempts", () => {
     expect(bars[2]).toMatchObject({ kept: [0, 0.2], left: [0.2, 0.4] });
   });
 
-  test("an attempt without steps has no length, and without any step nothing has", () => {
+  test("an attempt without steps has no length, nor has any without a step at all", () => {
     const bars = barsOf([attempt(2, [200, 0], [1, 200]), attempt(1, [0, 200], null)], "job");
     expect(bars[0]).toMatchObject({ kept: [1, 1], left: null });
     expect(bars[1]).toMatchObject({ kept: [0, 1] });
@@ -62,7 +62,7 @@ describe("lineage of attempts", () => {
     });
   });
 
-  test("a parent that was pruned, or damaged records that lead in a circle, end the lineage", () => {
+  test("a pruned parent, or a cycle of damaged records, ends the lineage", () => {
     expect(barsOf([attempt(2, [10, 20], [9, 10])], "job")[0]).toMatchObject({ origin: null });
     expect(barsOf([attempt(2, [10, 20], [2, 10])], "job")).toHaveLength(1);
   });

@@ -1,4 +1,4 @@
-// The lineage of a job as bars over its steps: who came from where, and what was left behind. Pure.
+// The lineage of a job as bars over its steps: parents, kept and abandoned steps. Pure.
 import type { Attempt, Job } from "@/shared/api/types";
 import { isOwn } from "@/shared/job/reference";
 
@@ -6,20 +6,20 @@ export interface Bar {
   attempt: number;
   /** Steps that belong to the present lineage, as fractions of the whole width; null without any. */
   kept: readonly [from: number, to: number] | null;
-  /** Steps that were abandoned. */
+  /** Abandoned steps, as fractions of the whole width; null without any. */
   left: readonly [from: number, to: number] | null;
-  /** Where it came from: the row of that attempt, and the step as a fraction. */
+  /** The row of the parent attempt, and the step of the parent checkpoint as a fraction. */
   origin: { row: number; at: number } | null;
 }
 
-/** Return the number of the attempt of this job that a checkpoint came from; null without one. */
+/** Return the number of this job's attempt that wrote a checkpoint; null without one. */
 export function parentNumber(checkpointId: string | null, jobId: string): number | null {
   if (!isOwn(checkpointId, jobId)) return null;
   const match = /\.a(\d+)\.step-\d+$/.exec(checkpointId ?? "");
   return match ? Number(match[1]) : null;
 }
 
-/** Return the attempts, the one that runs with the step of its last point: no event brings that. */
+/** Return the attempts; the running one gets the job's step, because no event contains its own. */
 export function upToDate(
   attempts: readonly Attempt[],
   job: Pick<Job, "attempt" | "progress">,
@@ -34,8 +34,8 @@ export function upToDate(
 /**
  * Return a bar for each attempt, in the order of `attempts`.
  *
- * An attempt of the lineage keeps its steps up to the one from which the next attempt of the
- * lineage went on; one that is not on it keeps none.
+ * An attempt of the lineage keeps its steps up to the start of the next attempt of the lineage; an
+ * attempt outside the lineage keeps none.
  */
 export function barsOf(attempts: readonly Attempt[], jobId: string): Bar[] {
   const width = farthest(attempts) || 1;
@@ -55,7 +55,7 @@ export function barsOf(attempts: readonly Attempt[], jobId: string): Bar[] {
   });
 }
 
-/** Return up to which step each attempt of the lineage belongs to it. */
+/** Return the last step on the lineage by number of attempt; other attempts are omitted. */
 function keptUntil(attempts: readonly Attempt[], jobId: string): Map<number, number> {
   const byNumber = new Map(attempts.map((attempt) => [attempt.number, attempt]));
   const kept = new Map<number, number>();
@@ -69,7 +69,7 @@ function keptUntil(attempts: readonly Attempt[], jobId: string): Map<number, num
   return kept;
 }
 
-/** The greatest step that any of them reached. */
+/** Return the greatest step of all attempts. */
 export function farthest(attempts: readonly Attempt[]): number {
   return Math.max(0, ...attempts.map(reached));
 }

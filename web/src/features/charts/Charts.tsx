@@ -22,7 +22,7 @@ import { type AttemptMark, labelled, markAt, marksOf, panelsOf } from "./panels"
 import { Readout } from "./Readout";
 import "./charts.css";
 
-/** Panels that stand there before the first answer, so that nothing moves when it comes. */
+/** Panels shown before the first answer, so that the answer does not shift the page. */
 const EXPECTED = ["train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_second_per_device"];
 
 export function Charts({ job }: { job: Job }) {
@@ -59,7 +59,7 @@ export function Charts({ job }: { job: Job }) {
   );
 }
 
-/** Whether the names of the series are those of a script, here or of another tool. */
+/** Whether a script names the series: a program of this server, or an imported run. */
 function isOwnScript({ imported, effective_spec }: Job): boolean {
   return Boolean(imported || effective_spec.program);
 }
@@ -74,7 +74,7 @@ interface PanelsProps {
   isPending: boolean;
 }
 
-/** The other series, read only when they are shown. */
+/** The other series, read only when they are open. */
 function MorePanels(props: PanelsProps) {
   const { names, view, job, range } = props;
   const isOpen = view.hasMoreCharts;
@@ -147,7 +147,7 @@ function Panel({ name, curves, marks, range, view, cursor, isPending }: PanelPro
   );
 }
 
-/** The bucket at a place and the attempt that took its steps. */
+/** Return the steps of the bucket at a place, and the attempt that trained them. */
 function describePlace(
   lineage: Curve | undefined,
   marks: readonly AttemptMark[],
@@ -167,7 +167,7 @@ function NoPoints({ job, view }: { job: Job; view: View }) {
   const words: Partial<Record<Job["state"], string>> = {
     queued: "The job waits for its slots. Points come with its first step.",
     starting: "The ranks are starting. Points come with the first step.",
-    running: "The first step is on its way.",
+    running: "The first step is running.",
   };
   const word = words[job.state];
   return (

@@ -1,4 +1,4 @@
-// The value of a chart at the cursor, else the newest one.
+// The value of a chart at the cursor, or the newest value without a cursor.
 import { count } from "@/shared/format/numbers";
 import { type ChartCursor, useCursorPlace } from "@/shared/ui/chart/cursor";
 import { type Curve, newestReading, nonFiniteTotal, readingAt } from "@/shared/ui/chart/curve";

@@ -10,7 +10,7 @@ import {
 } from "@/shared/ui/chart/curve";
 import { appendPoint, drawnCurves, pointOf } from "./metrics";
 
-/** A curve of buckets of ten steps: 1-10, 11-20, ... whose values are given. */
+/** A curve with the given values, in buckets of ten steps: 1-10, 11-20, ... */
 function curveOf(branch: string, start: number, values: (number | null)[]): MetricCurve {
   return {
     name: "train/loss",
@@ -32,7 +32,7 @@ const [lineage, branch] = drawnCurves([
 const [empty] = drawnCurves([curveOf("lineage", 1, [])]) as [Curve];
 
 describe("curves of a job's chart", () => {
-  test("the lineage is drawn whole, wherever it stands", () => {
+  test("the lineage is drawn whole, whatever its place", () => {
     const [first, second] = [curveOf("attempt-2", 21, [50]), curveOf("lineage", 1, [5])];
     const drawn = (all: MetricCurve[]) => drawnCurves(all).map(({ isBranch }) => !isBranch);
     expect(drawn([first, second])).toEqual([false, true]);
@@ -55,7 +55,7 @@ describe("curves of a job's chart", () => {
     expect(extentOfCurves([])).toBeNull();
   });
 
-  test("only buckets that overlap the shown steps are visible", () => {
+  test("only buckets that overlap the visible steps are visible", () => {
     expect(bucketsWithin(lineage, [0, 100])).toEqual({ min: lineage.min, max: lineage.max });
     expect(bucketsWithin(lineage, [12, 15])).toEqual({ min: [3], max: [5] });
     expect(bucketsWithin(lineage, [10, 11])).toEqual({ min: [4, 3], max: [6, 5] });
@@ -63,7 +63,7 @@ describe("curves of a job's chart", () => {
     expect(bucketsWithin(lineage, [200, 300])).toEqual({ min: [], max: [] });
   });
 
-  test("a reading is that of the bucket which holds the step", () => {
+  test("a reading is that of the bucket that holds the step", () => {
     expect(readingAt(lineage, 11)).toMatchObject({ begin: 11, x: 20, last: 4 });
     expect(readingAt(lineage, 20)).toMatchObject({ begin: 11, x: 20 });
     expect(readingAt(lineage, 25)).toMatchObject({ last: null, nonFinite: 10, count: 10 });
@@ -86,7 +86,7 @@ describe("curves of a job's chart", () => {
     expect(neighbourPlace([empty], 3, 1)).toBeNull();
   });
 
-  test("points that are not finite are counted over the whole curve", () => {
+  test("non-finite points are counted over the whole curve", () => {
     expect(nonFiniteTotal(lineage)).toBe(10);
     expect(nonFiniteTotal(empty)).toBe(0);
   });
@@ -123,7 +123,7 @@ describe("live points", () => {
     });
   });
 
-  test("other events bring no point", () => {
+  test("other events contain no point", () => {
     expect(pointOf(event("log", { step: 3, values: {} }))).toBeNull();
   });
 
@@ -139,17 +139,17 @@ describe("live points", () => {
     expect(metrics.curves[0]?.steps).toEqual([1, 2]);
   });
 
-  test("NaN becomes a gap that is counted", () => {
+  test("NaN becomes a counted gap", () => {
     const after = appendPoint(metrics, { step: 3, values: { "train/loss": Number.NaN } }, []);
     expect(after.curves[0]).toMatchObject({ last: [3, 2, null], non_finite: [0, 0, 1] });
   });
 
-  test("a point that is known already, or older, changes nothing", () => {
+  test("a known or older point changes nothing", () => {
     const after = appendPoint(metrics, { step: 2, values: { "train/loss": 9 } }, ["train/loss"]);
     expect(after.curves).toEqual(metrics.curves);
   });
 
-  test("a series that is wanted begins with its first point; others are only named", () => {
+  test("a requested series begins with its first point; others are only named", () => {
     const values = { "train/lr": 0.1, "perf/mfu": 0.4 };
     const after = appendPoint(metrics, { step: 3, values }, ["train/lr"]);
     expect(after.names).toEqual(["perf/mfu", "train/loss", "train/lr"]);

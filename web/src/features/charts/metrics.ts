@@ -17,12 +17,12 @@ import { smoothed } from "@/shared/ui/chart/values/smoothed";
 
 const MAX_POINTS = 1000;
 const REFRESH_MILLISECONDS = 2_000;
-/** Events that change which steps belong to the lineage, or bring points in another way. */
+/** Events that change the steps of the lineage, or that announce points without containing them. */
 const CHANGING = new Set<ItemKind>(["metrics", "placed", "running", "attempt_ended", "resumed"]);
-/** Name of the branch that all attempts form together; the others are abandoned. */
+/** Name of the main branch; the others are abandoned. */
 const LINEAGE = "lineage";
 
-/** Names of series, and the steps of a zoom: together the key of charts below `["metrics", id]`. */
+/** Names of series, and steps of a zoom; together they are a query key below `["metrics", id]`. */
 export interface MetricsRequest {
   names: readonly string[];
   range: Extent | null;
@@ -77,13 +77,13 @@ function extend(client: QueryClient, jobId: string, point: Point): void {
   }
 }
 
-/** The values of one step, as the event of stored points carries them. */
+/** The values of one step, from an event of stored points. */
 export interface Point {
   step: number;
   values: Record<string, number>;
 }
 
-/** Return the point that an event carries; null where it carries none. */
+/** Return the point of an event; null if it contains none. */
 export function pointOf(event: StreamItem): Point | null {
   if (event.kind !== "metrics") return null;
   const { step, values } = event.data;
@@ -96,10 +96,10 @@ export function pointOf(event: StreamItem): Point | null {
 }
 
 /**
- * Return the metrics with a point added to the end of each lineage, as a bucket of its own.
+ * Return the metrics with a point added at the end of each lineage, in its own bucket.
  *
- * A point before the end of a curve comes with the next read of the buckets, and so does a series
- * that had no point before and is not one of `names`.
+ * The next read of the buckets adds points before the end of a curve, and new series that are not
+ * in `names`.
  */
 export function appendPoint(metrics: Metrics, point: Point, names: readonly string[]): Metrics {
   const drawn = new Set(metrics.curves.filter(isLineage).map((curve) => curve.name));
@@ -151,9 +151,9 @@ function isLineage({ branch }: MetricCurve): boolean {
 }
 
 /**
- * Return the curves of one series as a chart draws them; without a lineage the first stands for it.
+ * Return the curves of one series for a chart; without a lineage the first curve is the main one.
  *
- * @param smoothing weight of the past in their moving average
+ * @param smoothing weight of the past in the moving average
  */
 export function drawnCurves(curves: readonly MetricCurve[], smoothing = 0): Curve[] {
   const lineage = curves.find(isLineage) ?? curves[0];

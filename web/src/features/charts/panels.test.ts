@@ -6,7 +6,7 @@ const attempt = (number: number, start_step: number, on_lineage = true): Attempt
   ({ number, start_step, on_lineage, layout_name: `FSDP ${number}` }) as Attempt;
 
 describe("panels", () => {
-  test("what most people want comes first, and nothing is left out", () => {
+  test("the most used series come first, and none is omitted", () => {
     const names = ["perf/data_seconds", "train/loss", "train/lr", "own/metric"];
     expect(panelsOf(names, false)).toEqual({
       first: ["train/loss", "train/lr"],
@@ -14,7 +14,7 @@ describe("panels", () => {
     });
   });
 
-  test("what a script of a user logs is drawn at once, as far as there is room", () => {
+  test("series of a user's script are drawn immediately, up to the limit", () => {
     const own = Array.from({ length: DRAWN }, (_, index) => `own/${index}`);
     const { first, more } = panelsOf([...own, "train/loss"], true);
     expect(first).toEqual(["train/loss", ...own.slice(0, DRAWN - 1)]);
@@ -23,7 +23,7 @@ describe("panels", () => {
 });
 
 describe("attempts in a chart", () => {
-  test("only those of the lineage are marked, at the step from which they went on", () => {
+  test("only those of the lineage are marked, at their first step", () => {
     const marks = marksOf([attempt(4, 80), attempt(3, 60, false), attempt(2, 40), attempt(1, 0)]);
     expect(marks.map(({ attempt: number, step }) => [number, step])).toEqual([
       [1, 0],
@@ -32,7 +32,7 @@ describe("attempts in a chart", () => {
     ]);
   });
 
-  test("of two that begin at one step the newest counts", () => {
+  test("the newest of two with the same first step is marked", () => {
     expect(marksOf([attempt(3, 40), attempt(2, 40), attempt(1, 0)]).map((m) => m.attempt)).toEqual([
       1, 3,
     ]);
@@ -44,12 +44,12 @@ describe("attempts in a chart", () => {
     expect(labelled(marks).map(({ label }) => label)).toEqual(["FSDP 4", "", "FSDP 2", "FSDP 4"]);
   });
 
-  test("the only layout is named nowhere: the head of the page has it", () => {
+  test("a single layout is not named: the head of the page shows it", () => {
     const marks = [0, 1].map((step) => ({ step, attempt: step + 1, label: "2 slots" }));
     expect(labelled(marks).map(({ label }) => label)).toEqual(["", ""]);
   });
 
-  test("a step belongs to the attempt that took it", () => {
+  test("a step belongs to the attempt that trained it", () => {
     const marks = marksOf([attempt(2, 40), attempt(1, 0)]);
     expect(markAt(marks, 40)?.attempt).toBe(1);
     expect(markAt(marks, 41)?.attempt).toBe(2);

@@ -1,21 +1,21 @@
-// Which charts a job page draws, in which order, and where its attempts begin in them.
+// Which charts a job page draws, in which order, with marks at the starts of attempts.
 import type { Attempt } from "@/shared/api/types";
 import { FIRST } from "@/shared/format/series";
 
 export interface Panels {
   /** Always drawn. */
   first: string[];
-  /** Drawn when asked for. */
+  /** Drawn on demand. */
   more: string[];
 }
 
-/** Charts that are drawn at once of a job whose script names its series. */
+/** Most charts drawn without a click, for a job with its own series. */
 export const DRAWN = 12;
 
 /**
- * Return the names of a job's series, those that most people want first.
+ * Return the names of a job's series, the most used first.
  *
- * What a script logs by names of its own is what it logs for: it follows them at once.
+ * Series that a script names itself are the purpose of its logging: they are drawn without a click too.
  */
 export function panelsOf(names: readonly string[], isOwnScript: boolean): Panels {
   const first = FIRST.filter((name) => names.includes(name));
@@ -24,7 +24,7 @@ export function panelsOf(names: readonly string[], isOwnScript: boolean): Panels
   return { first: [...first, ...others.slice(0, room)], more: others.slice(room) };
 }
 
-/** Where an attempt begins on the lineage. */
+/** The start of an attempt on the lineage. */
 export interface AttemptMark {
   step: number;
   attempt: number;
@@ -32,9 +32,9 @@ export interface AttemptMark {
 }
 
 /**
- * Return where the attempts of the lineage begin, in order of their steps.
+ * Return the starts of the lineage's attempts, in order of their steps.
  *
- * Of attempts that begin at one step the newest counts: the others left nothing on the lineage.
+ * Only the newest of attempts with the same first step counts: the others have no step on the lineage.
  */
 export function marksOf(attempts: readonly Attempt[]): AttemptMark[] {
   const byStep = new Map<number, AttemptMark>();
@@ -45,7 +45,7 @@ export function marksOf(attempts: readonly Attempt[]): AttemptMark[] {
   return [...byStep.values()].sort((a, b) => a.step - b.step);
 }
 
-/** The marks as a chart draws them: a layout is named where it changes, and the only one nowhere. */
+/** Return the marks with a layout only where it changes; a single layout is not named. */
 export function labelled(marks: readonly AttemptMark[]): AttemptMark[] {
   const isOne = new Set(marks.map(({ label }) => label)).size === 1;
   return marks.map((mark, index) =>
@@ -53,7 +53,7 @@ export function labelled(marks: readonly AttemptMark[]): AttemptMark[] {
   );
 }
 
-/** Return the attempt that took a step of the lineage. */
+/** Return the attempt that trained a step of the lineage. */
 export function markAt(marks: readonly AttemptMark[], step: number): AttemptMark | undefined {
   return marks.findLast((mark) => mark.step < step);
 }

@@ -1,4 +1,4 @@
-// The committed checkpoints of a job, each with what may be done with it.
+// The committed checkpoints of a job, each with its possible actions.
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import type { CheckpointView, Job, Operation } from "@/shared/api/types";
@@ -96,7 +96,7 @@ export function Checkpoints({ job }: { job: Job }) {
   );
 }
 
-/** Put the id of the newest checkpoint into a URL that names it so: a later one changes nothing. */
+/** Replace `newest` in the URL by the checkpoint's id, so that a later checkpoint changes nothing. */
 function useNewestFork(rows: readonly CheckpointView[] | undefined): void {
   const { fork, change } = useView();
   useEffect(() => {
@@ -144,7 +144,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
   const verb = resumeVerb(job);
   const operation = toldOperation(operations, row.id);
   const name = `step ${row.step} of attempt ${row.attempt}`;
-  const isOfProgram = Boolean(job.spec.program); // forks need the model
+  const isOfProgram = Boolean(job.spec.program); // a program's job has no model to fork
   return (
     <tr {...place} className={row.on_lineage && !row.deleting ? undefined : "job-row-off"}>
       <td className="number">

@@ -1,4 +1,4 @@
-// What a checkpoint holds and where it lies, on demand.
+// Contents and place of a checkpoint, read on demand.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import type { CheckpointView, SavedFile } from "@/shared/api/types";

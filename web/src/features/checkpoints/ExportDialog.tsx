@@ -64,7 +64,7 @@ export function ExportDialog({ job, row, onClose }: Props) {
       <Field
         htmlFor={`${id}-name`}
         label="Folder"
-        help="Beneath exports/ on the storage root of the checkpoint; what is there already stays."
+        help="Below exports/ on the checkpoint's storage root; existing files stay."
         error={nameError}
       >
         <input

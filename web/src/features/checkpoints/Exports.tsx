@@ -1,4 +1,4 @@
-// Where a checkpoint was exported to.
+// The folders that a checkpoint was exported to.
 import { bytes, plural } from "@/shared/format/numbers";
 import { CodeWithCopy } from "@/shared/ui/CommandLine";
 import { Popover } from "@/shared/ui/Popover";

@@ -1,4 +1,4 @@
-// Starts a new job from a checkpoint, after a list of what continues exactly.
+// Starts a new job from a checkpoint, with a preview of what continues exactly.
 import { keepPreviousData, useMutation, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useNavigate } from "react-router";
@@ -16,7 +16,7 @@ import { type ForkChoice, firstChoice, forkProblems, forkRequest, forkWords } fr
 interface Props {
   job: Job;
   checkpointId: string;
-  /** A setting that the choice begins with. */
+  /** The initial setting. */
   setting: string | null;
   onClose: () => void;
 }
@@ -27,7 +27,7 @@ export function ForkDialog({ job, checkpointId, setting, onClose }: Props) {
   const [choice, setChoice] = useState<ForkChoice>(() =>
     firstChoice({ step: stepOf(checkpointId), steps: job.progress.steps, setting }),
   );
-  // Updated when a field loses focus: a preview for each letter would cost a request each.
+  // Updated when a field loses focus: a preview after each letter would cost a request per letter.
   const [shown, setShown] = useState(choice);
   const [key, setKey] = useState(randomKey);
   const preview = useQuery({

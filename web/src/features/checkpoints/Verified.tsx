@@ -1,4 +1,4 @@
-// Whether a checkpoint was found whole, when, and what is being done to it.
+// The last verification of a checkpoint, and its open operation.
 
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { keys } from "@/shared/api/queries";
@@ -86,7 +86,7 @@ function TakeBack({ operation }: { operation: Operation }) {
     mutationFn: () => cancelOperation(operation.id),
     onSuccess: () => client.invalidateQueries({ queryKey: keys.job(operation.job_id) }),
   });
-  if (operation.kind === "delete" && operation.tries > 0) return null; // it has begun: no way back
+  if (operation.kind === "delete" && operation.tries > 0) return null; // a started deletion is final
   return (
     <>
       <Button

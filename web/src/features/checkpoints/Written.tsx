@@ -1,4 +1,4 @@
-// Who wrote a checkpoint, how fast, and how long training waited for it: short, and in full on demand.
+// Writers and speed of a save, and how long training waited for it: short, and in full on demand.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import type { CheckpointView } from "@/shared/api/types";
@@ -23,7 +23,7 @@ export function Written({ row }: { row: CheckpointView }) {
       >
         <p>
           {plural(row.files, "file")}, {bytes(row.size)}. Saved in {fine(row.save_seconds)},
-          training waited {stall === null ? "for a time that is not known" : fine(stall)}.
+          training waited {stall === null ? "for an unknown time" : fine(stall)}.
         </p>
         {isOpen && <Writers id={row.id} />}
       </Popover>
@@ -32,7 +32,7 @@ export function Written({ row }: { row: CheckpointView }) {
   );
 }
 
-/** `2 writers, 1.3 GiB/s`; without writers, how long the save took. */
+/** `2 writers, 1.3 GiB/s`; without writers, the duration of the save. */
 export function writtenWords(
   row: Pick<CheckpointView, "writers" | "size" | "write_seconds" | "save_seconds">,
 ): string {
@@ -57,7 +57,7 @@ function Writers({ id }: { id: string }) {
     return <p className="muted">A program saved it, on {plural(manifest.world_size, "rank")}.</p>;
   }
   const writers = manifest.writers ?? [];
-  if (writers.length === 0) return <p className="muted">The manifest does not say who wrote it.</p>;
+  if (writers.length === 0) return <p className="muted">The manifest does not name the writers.</p>;
   return (
     <Table label="Writers" columns={COLUMNS}>
       {writers.map((writer) => (

@@ -20,7 +20,7 @@ export const checkpointQuery = (id: string) =>
     staleTime: Number.POSITIVE_INFINITY,
   });
 
-/** What is and was done to the job's checkpoints, the newest first; older ones are not shown. */
+/** The newest operations on the job's checkpoints, the newest first. */
 export const operationsQuery = (id: string) =>
   queryOptions({
     queryKey: keys.jobPart(id, "operations"),
@@ -31,7 +31,7 @@ export const operationsQuery = (id: string) =>
     },
   });
 
-/** Pin and unpin answer with the checkpoint, the others with an operation; events bring what follows. */
+/** Perform an action: pin and unpin return the checkpoint, the others an operation that events update. */
 export async function actOnCheckpoint(
   id: string,
   verb: Exclude<CheckpointVerb, "export">,
@@ -45,7 +45,7 @@ export async function actOnCheckpoint(
   else await ask(api.POST("/api/v1/checkpoints/{checkpoint_id}/verify", { params }));
 }
 
-/** The key makes a repeat harmless; a dry run needs none. */
+/** Fork a checkpoint; the key makes a repeat harmless, and a dry run needs none. */
 export function postFork(
   id: string,
   body: components["schemas"]["ForkRequest"],

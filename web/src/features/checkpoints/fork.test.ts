@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { ApiError } from "@/shared/api/errors";
 import { firstChoice, forkProblems, forkRequest, forkWords } from "./fork";
 
-test("settings are typed as JSON where they are JSON, and grouped by section", () => {
+test("settings are JSON if they parse as JSON, and are grouped by section", () => {
   const settings = "training.steps=800\n training.seed = 7\n\ndata.path=data:a=b\noptimizer.lr=";
   const choice = { name: " longer ", settings, parts: "model" } as const;
   expect(forkRequest(choice)).toEqual({
@@ -18,19 +18,19 @@ test("settings are typed as JSON where they are JSON, and grouped by section", (
   expect(forkWords(choice).slice(-4)).toEqual(["--parts", "model", "--name", "longer"]);
 });
 
-test("what is not changed is left out", () => {
+test("unchanged values are omitted", () => {
   expect(forkRequest({ name: "", settings: "", parts: "all" })).toEqual({ changes: {} });
   expect(forkWords({ name: "", settings: "", parts: "all" })).toEqual([]);
 });
 
-test("a checkpoint at the end of its job is given more steps, as it cannot continue without them", () => {
+test("a fork of the last step gets more steps, because it cannot continue without them", () => {
   expect(firstChoice({ step: 40, steps: 40, setting: null }).settings).toBe("training.steps=80");
   expect(firstChoice({ step: 20, steps: 40, setting: null }).settings).toBe("");
   const lower = "optimizer.lr=0.1";
   expect(firstChoice({ step: 20, steps: 40, setting: lower }).settings).toBe(lower);
 });
 
-test("what is wrong names the field as it was written, not its place in the request", () => {
+test("a problem names the field as typed, not its place in the request", () => {
   const errors = [
     { pointer: "/changes/training/steps", detail: "steps=1 is less" },
     { pointer: "/name", detail: "'a b' is no name" },

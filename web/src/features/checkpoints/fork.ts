@@ -1,17 +1,17 @@
-// What is chosen for a fork, as the API and the command line say it.
+// The choices for a fork, as a request and as a command line.
 import { ApiError, messageOf, problemText } from "@/shared/api/errors";
 import type { components } from "@/shared/api/schema";
 
 export interface ForkChoice {
   name: string;
-  /** `section.field=value`, one a line. */
+  /** `section.field=value`, one per line. */
   settings: string;
   parts: "all" | "model";
 }
 
 type Body = components["schemas"]["ForkRequest"];
 
-/** Return what a fork begins with: more steps where the checkpoint is at the end of its job. */
+/** Return the initial choice: more steps if the checkpoint is at the end of its job. */
 export function firstChoice({ step, steps, setting }: Beginning): ForkChoice {
   const longer = steps === null || step < steps ? null : `training.steps=${2 * step}`;
   const settings = [setting, longer].filter((line) => line !== null).join("\n");
@@ -24,7 +24,7 @@ interface Beginning {
   setting: string | null;
 }
 
-/** Return the body of the request; what stays as it was is left out. */
+/** Return the body of the request, without unchanged values. */
 export function forkRequest({ name, settings, parts }: ForkChoice): Body {
   const changes: Record<string, Record<string, unknown>> = {};
   for (const line of linesOf(settings)) {
@@ -48,7 +48,7 @@ export function forkWords({ name, settings, parts }: ForkChoice): string[] {
   ];
 }
 
-/** Problems, each with its field as it was written; the message of an error without fields. */
+/** Return the problems, each with its field as typed; or the message of an error without fields. */
 export function forkProblems(error: unknown): string[] {
   const errors = error instanceof ApiError ? error.errors : [];
   if (errors.length === 0) return [messageOf(error)];
@@ -62,7 +62,7 @@ function linesOf(settings: string): string[] {
     .filter(Boolean);
 }
 
-/** A value is JSON where it is that, else text; an empty one takes the field out. */
+/** Return the value parsed as JSON, else the text; an empty text removes the field. */
 function typedValue(text: string): unknown {
   if (text === "") return null;
   try {

@@ -1,4 +1,4 @@
-// The operations that a row shows, and those that it offers.
+// The operations that a row shows, and the actions that it offers.
 import { describe, expect, it } from "vitest";
 import type { CheckpointView, Job, Operation, StreamItem } from "@/shared/api/types";
 import {
@@ -39,23 +39,23 @@ const row = (part: Partial<CheckpointView>) =>
 
 const job = (factory: string | null = null) => ({ spec: { model: { factory } } }) as Job;
 
-describe("what may be asked", () => {
-  it("offers the other of pin and unpin", () => {
+describe("actions on a checkpoint", () => {
+  it("offers either pin or unpin", () => {
     expect(verbsOf(row({}), job())).toEqual(["verify", "export", "pin", "delete"]);
     expect(verbsOf(row({ pinned_at: "2026-01-01T00:00:00Z" }), job())).toContain("unpin");
   });
 
-  it("lets a deletion that failed be asked for again, and nothing else", () => {
+  it("offers only another deletion after a failed one", () => {
     expect(verbsOf(row({ deleting: true }), job())).toEqual(["delete"]);
   });
 
-  it("offers no export of a damaged one, nor of an own model", () => {
+  it("offers no export of a damaged checkpoint or of a custom model", () => {
     const damaged = { verification: { ok: false } } as Partial<CheckpointView>;
     expect(verbsOf(row(damaged), job())).not.toContain("export");
     expect(verbsOf(row({}), job("gpt:build"))).not.toContain("export");
   });
 
-  it("names the command that exports as the dialog does", () => {
+  it("has the command of the same export", () => {
     const reference = "tiny@a1.step-4";
     expect(exportCommand(reference, {})).toBe("trainyard export tiny@a1.step-4 --wait");
     expect(exportCommand(reference, { dtype: "float16", name: "mine" })).toBe(
@@ -63,13 +63,13 @@ describe("what may be asked", () => {
     );
   });
 
-  it("names the command that does the same", () => {
+  it("has the equivalent command", () => {
     expect(verbCommand("pin", "tiny@a1.step-4")).toBe("trainyard checkpoints pin tiny@a1.step-4");
   });
 });
 
-describe("what a row shows", () => {
-  it("prefers what is open, then a failure that nothing followed", () => {
+describe("the operation of a row", () => {
+  it("prefers an open operation, then the newest one if it failed", () => {
     const ended_at = "2026-01-01T00:01:00Z";
     const failed = operation({ id: "c2", state: "failed", ended_at });
     const open = operation({ id: "c3", state: "running" });
@@ -90,19 +90,19 @@ describe("what a row shows", () => {
       next_at: null,
     };
     expect(operationWords(operation({ kind: "delete", failing }))).toBe(
-      "delete failed, is tried again",
+      "delete failed, will be retried",
     );
     expect(failedTries(failing)).toMatch(/^Failed 3 times since .*: permission denied$/);
   });
 
-  it("counts only while a node is at it", () => {
+  it("has progress only while a node runs it", () => {
     const progress = { doing: "reads", done: 3, total: 12 };
     expect(shareDone(operation({ state: "running", progress }))).toBe(0.25);
     expect(shareDone(operation({ state: "queued", progress }))).toBeNull();
     expect(shareDone(operation({ state: "running" }))).toBeNull();
   });
 
-  it("lists each folder that an export has written once", () => {
+  it("lists each exported folder once", () => {
     const written = (place: string) => ({ export: { place, path: "/", size: 1 } });
     const done = (place: string, part: Partial<Operation> = {}) =>
       operation({ kind: "export", outcome: written(place) as Operation["outcome"], ...part });
@@ -114,7 +114,7 @@ describe("what a row shows", () => {
     expect(found.map((one) => one.place)).toEqual(["c:exports/a", "c:exports/b"]);
   });
 
-  it("moves on by events, its own alone", () => {
+  it("changes by its own events only", () => {
     const progress = { doing: "reads", done: 3, total: 12 };
     const event = {
       kind: "operation_progress",

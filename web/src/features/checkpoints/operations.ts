@@ -1,4 +1,4 @@
-// What is being done to checkpoints, and the words for it.
+// Operations on checkpoints, and their texts.
 import type { CheckpointView, ExportRequest, Job, Operation, StreamItem } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
 import { moment } from "@/shared/format/time";
@@ -9,7 +9,7 @@ export type Exported = NonNullable<NonNullable<Operation["outcome"]>["export"]>;
 
 interface VerbWords {
   label: string;
-  /** What it does, in a sentence. */
+  /** Its effect, in one sentence. */
   means: string;
 }
 
@@ -17,7 +17,7 @@ export const CHECKPOINT_VERBS: Record<CheckpointVerb, VerbWords> = {
   verify: {
     label: "Verify",
     means:
-      "Compares every file with its checksum, then loads every tensor on other ranks; not those of a program.",
+      "Compares every file with its checksum, then loads every tensor on other ranks; a program's tensors are not loaded.",
   },
   export: {
     label: "Export",
@@ -31,7 +31,7 @@ export const CHECKPOINT_VERBS: Record<CheckpointVerb, VerbWords> = {
   },
 };
 
-/** What may be asked of a checkpoint now; other programs know only models of the families. */
+/** Return the possible actions now; only models of the built-in families are exported. */
 export function verbsOf(row: CheckpointView, job: Pick<Job, "spec">): CheckpointVerb[] {
   if (row.deleting) return ["delete"];
   const canExport = row.verification?.ok !== false && !job.spec.model.factory && !job.spec.program;
@@ -39,7 +39,7 @@ export function verbsOf(row: CheckpointView, job: Pick<Job, "spec">): Checkpoint
   return ["verify", ...(canExport ? (["export"] as const) : []), pin, "delete"];
 }
 
-/** The same by command line. */
+/** The equivalent command line. */
 export function verbCommand(verb: CheckpointVerb, reference: string): string {
   return command("checkpoints", verb, reference);
 }
@@ -49,7 +49,7 @@ export function exportCommand(reference: string, { dtype, name }: ExportRequest)
   return command("export", reference, ...options, "--wait");
 }
 
-/** The operation that a row shows: one that has not ended, else a newest one that failed. */
+/** Return the operation to show: an open one, else the newest if it failed. */
 export function toldOperation(
   operations: readonly Operation[],
   checkpointId: string,
@@ -59,7 +59,7 @@ export function toldOperation(
   return own.find(({ ended_at }) => ended_at === null) ?? failed;
 }
 
-/** Exports that were written, the newest of each folder first; their folders may have moved since. */
+/** Return the newest export of each folder; a folder may have moved since. */
 export function exportsOf(operations: readonly Operation[], checkpointId: string): Exported[] {
   const found = new Map<string, Exported>();
   for (const { checkpoint_id, outcome } of operations) {
@@ -70,7 +70,7 @@ export function exportsOf(operations: readonly Operation[], checkpointId: string
   return [...found.values()];
 }
 
-/** Done of all, from 0 to 1; null before the first report of the node. */
+/** Return the progress from 0 to 1; null before the first report of the node. */
 export function shareDone(operation: Operation): number | null {
   const { progress } = operation;
   if (operation.state !== "running" || !progress || progress.total === 0) return null;
@@ -87,7 +87,7 @@ const DOING: Record<Operation["kind"], string> = {
   build: "building",
 };
 
-/** Why a repeated operation has not succeeded yet, and since when. */
+/** Return how often and why an operation failed, and when it is retried. */
 export function failedTries(failing: NonNullable<CheckpointView["not_deleted"]>): string {
   const tries = failing.count === 1 ? "once" : `${failing.count} times`;
   const again = failing.next_at === null ? "" : `, next try ${moment(failing.next_at)}`;
@@ -96,11 +96,11 @@ export function failedTries(failing: NonNullable<CheckpointView["not_deleted"]>)
 
 export function operationWords(operation: Operation): string {
   if (operation.state === "failed") return `${operation.kind} failed`;
-  if (operation.failing) return `${operation.kind} failed, is tried again`;
+  if (operation.failing) return `${operation.kind} failed, will be retried`;
   return operation.state === "queued" ? `${operation.kind} queued` : DOING[operation.kind];
 }
 
-/** The fields of an operation that an event changes, with its id; null where the list must be read anew. */
+/** Return the id and changed fields of an event's operation; null if the list must be read again. */
 function toldBy(event: StreamItem): Partial<Operation> | null {
   switch (event.kind) {
     case "operation_progress":

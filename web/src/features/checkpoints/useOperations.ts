@@ -1,4 +1,4 @@
-// The newest operations of a job, moved on by live events.
+// The newest operations of a job, updated by live events.
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import type { Operation } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
@@ -7,7 +7,7 @@ import { withEvent } from "./operations";
 
 const NONE: readonly Operation[] = [];
 
-/** Other events of an operation make all of the job's page stale; progress and reasons tell all of theirs. */
+/** Return the operations; events of progress and reasons update them, others make the page stale. */
 export function useOperations(jobId: string): readonly Operation[] {
   const { queryKey } = operationsQuery(jobId);
   const client = useQueryClient();

@@ -1,4 +1,4 @@
-// The ranks that wrote a checkpoint, as a row shows them.
+// The text of a row about the ranks that wrote a checkpoint.
 import { expect, it } from "vitest";
 import { writtenWords } from "./Written";
 

@@ -1,4 +1,4 @@
-// Several jobs side by side: their curves over each other, one chart for each series.
+// Compares several jobs: one chart for each series, with the curves of all jobs.
 import { useCallback, useMemo, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
 import { MAX_COMPARED } from "@/shared/api/queries";
@@ -21,7 +21,7 @@ import { useComparison, useLiveComparison } from "./useComparison";
 import { type ChangeView, jobsOf, presentSlots, useCompareView, withJob, withoutJob } from "./view";
 import "./compare.css";
 
-/** Charts that stand there before the first answer, so that nothing moves when it comes. */
+/** Charts shown before the first answer, so that the answer does not shift the page. */
 const EXPECTED = ["train/loss"];
 
 export function ComparePage() {
@@ -49,8 +49,8 @@ function NoJobs() {
   return (
     <EmptyState title="No job chosen">
       <p>
-        Add two to {MAX_COMPARED} jobs with the field above, or tick them in the list of jobs. Their
-        curves are drawn in the same charts.
+        Add two to {MAX_COMPARED} jobs with the field above, or tick them in the list of jobs. Each
+        chart then shows the curves of all of them.
       </p>
       <ButtonLink look="primary" to="/jobs">
         Choose from the list
@@ -74,7 +74,7 @@ function Comparison({ view, change }: { view: CompareView; change: ChangeView })
   const { ids, heads, curves, known, names, wanted, jobs } = useComparison(view);
   const [gone, setGone] = useState<string | null>(null);
   const remove = useCallback(
-    // The places in the URL now: several jobs may leave at once.
+    // Read the present URL: several jobs may be removed together.
     (id: string) => change({ slots: withoutJob(presentSlots(), id) }),
     [change],
   );
@@ -99,7 +99,7 @@ function Comparison({ view, change }: { view: CompareView; change: ChangeView })
     <div className="stack">
       {gone && (
         <p className="muted" role="status">
-          {gone} was deleted, and left the comparison.
+          {gone} was deleted and removed from the comparison.
         </p>
       )}
       <Legend
@@ -194,7 +194,7 @@ function Charts({ view, change, names, drawn, focus, onFocus, isPending }: Chart
 const NO_CURVES: readonly Curve[] = [];
 
 function emptyWords({ axis, range }: CompareView): string {
-  if (range) return "No points in this stretch";
+  if (range) return "No points in this range";
   return axis === "tokens" ? "No tokens are recorded" : "No points yet";
 }
 
@@ -205,7 +205,7 @@ interface RefusedProps {
   onRemove: (id: string) => void;
 }
 
-/** Jobs that are not there can be left out, each by its button. */
+/** A refusal, with a button to remove each missing job. */
 function Refused({ error, ids, onRetry, onRemove }: RefusedProps) {
   const problems = error instanceof ApiError ? error.errors : [];
   const missing = ids.filter((id) => problems.some(({ detail }) => detail.includes(id)));

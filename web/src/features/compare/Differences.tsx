@@ -1,4 +1,4 @@
-// The values of configuration and summary in which the jobs of a comparison differ.
+// Values of configuration and summary that differ between the compared jobs.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import type { FactRow } from "@/shared/api/types";
@@ -11,7 +11,7 @@ import { type Column, Table } from "@/shared/ui/table/Table";
 import { factsQuery } from "./api";
 import type { Entry } from "./Legend";
 
-/** Rows of a table before a person opens the rest. */
+/** Rows of a table before the rest is opened. */
 const FIRST = 12;
 
 export function Differences({ entries }: { entries: readonly Entry[] }) {

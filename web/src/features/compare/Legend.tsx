@@ -15,7 +15,7 @@ import { newestValue } from "./curves";
 export interface Entry {
   slot: number;
   id: string;
-  /** Absent while it is on its way. */
+  /** Undefined while it is loading. */
   job: ComparedJob | undefined;
 }
 
@@ -38,7 +38,9 @@ export function Legend({ entries, names, isZoomed, ...rest }: LegendProps) {
     ...names.map((name) => ({
       name,
       label: (
-        <span title={`Last value ${isZoomed ? "of what is shown" : ""} of ${name}`}>{name}</span>
+        <span title={`Last value ${isZoomed ? "of the visible range" : ""} of ${name}`}>
+          {name}
+        </span>
       ),
       number: true,
       className: "legend-value",

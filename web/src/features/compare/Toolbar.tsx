@@ -1,4 +1,4 @@
-// How the curves are drawn: axis, logarithm, smoothing, series and the stretch that is shown.
+// Drawing options of the curves: axis, logarithm, smoothing, series and visible stretch.
 import { useEffect, useState } from "react";
 import { plural } from "@/shared/format/numbers";
 import { AXIS_WORDS, type Axis } from "@/shared/ui/chart/axis";
@@ -12,7 +12,7 @@ interface ToolbarProps {
   change: ChangeView;
   /** Series of any of the jobs. */
   known: readonly string[];
-  /** Series that are drawn. */
+  /** Drawn series. */
   names: readonly string[];
 }
 
@@ -60,7 +60,7 @@ interface MetricChoiceProps {
   onChange: (names: readonly string[]) => void;
 }
 
-/** What is ticked is shown at once; the URL, and the charts with it, follow. */
+/** The choice of series: ticks show immediately, the URL and the charts follow. */
 function MetricChoice({ known, names, onChange }: MetricChoiceProps) {
   const [ticked, setTicked] = useState(names);
   useEffect(() => setTicked(names), [names]);

@@ -1,4 +1,4 @@
-// What the compare page reads: which series its jobs have, and then their curves.
+// Requests of the compare page: the series of its jobs, then their curves.
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
@@ -8,7 +8,7 @@ import type { Extent } from "@/shared/ui/chart/curve";
 
 const MAX_POINTS = 600;
 
-/** Jobs, series and stretch of a comparison: together they are its key. */
+/** Jobs, series and stretch of a comparison; together they are its query key. */
 export interface Wanted {
   jobs: readonly string[];
   names: readonly string[];
@@ -27,10 +27,10 @@ export const headsQuery = (jobs: readonly string[]) =>
     enabled: jobs.length > 0,
   });
 
-/** Exact buckets of the curves; what was shown before stays until they come. */
+/** Exact buckets of the curves; the previous curves stay visible until they arrive. */
 export const curvesQuery = ({ jobs, names, axis, range }: Wanted) =>
   queryOptions({
-    // Without a stretch the answer holds every axis.
+    // Without a stretch the answer is the same for every axis.
     queryKey: [...keys.compare, "curves", { jobs, names, range, axis: range && axis }] as const,
     queryFn: ({ signal }) =>
       ask(
@@ -50,7 +50,7 @@ export const curvesQuery = ({ jobs, names, axis, range }: Wanted) =>
     placeholderData: keepPreviousData,
   });
 
-/** The values of configuration and summary in which the jobs differ. */
+/** Values of configuration and summary that differ between the jobs. */
 export const factsQuery = (jobs: readonly string[]) =>
   queryOptions({
     queryKey: [...keys.compare, "facts", jobs] as const,

@@ -46,13 +46,13 @@ describe("curves", () => {
     expect(curve("seconds").x).toEqual([10, 20, 20]);
   });
 
-  it("are left out where a job has no place on the axis, or no such series", () => {
+  it("are omitted for a job without a place on the axis or without the series", () => {
     const jobs = [{ slot: 0, job: job("a", { tokens: [null, null, null] }) }];
     expect(curvesOf(jobs, "train/loss", { axis: "tokens", smoothing: 0 })).toEqual([]);
     expect(curvesOf(jobs, "train/lr", { axis: "step", smoothing: 0 })).toEqual([]);
   });
 
-  it("know their newest value, NaN included, and what is not finite", () => {
+  it("have their newest value, NaN included, and the count of non-finite points", () => {
     expect(newestValue(curve("step", { last: [1, 2, 3] }))).toBe(3);
     expect(newestValue(curve("step", { last: [1, 0, null] }))).toBeNull();
     expect(newestValue(curve("step", { last: [null, null, null] }))).toBeNull();
@@ -66,20 +66,20 @@ describe("curves", () => {
     expect(readingAt(curve("step"), 31)).toBeNull();
   });
 
-  it("give the frame its ends", () => {
+  it("determine the range of the y axis", () => {
     const curves = [curve("step"), curve("step", { steps: [5, 15, 40] })];
     expect(extentOfCurves(curves)).toEqual([5, 40]);
     expect(extentOfCurves([])).toBeNull();
   });
 
-  it("have in a stretch the buckets that reach into it", () => {
+  it("have the buckets that overlap a stretch", () => {
     expect(bucketsWithin(curve("step"), [5, 40])).toEqual({ min: [3, null, 1], max: [9, null, 5] });
     expect(bucketsWithin(curve("step"), [0, 10])).toEqual({ min: [3, null], max: [9, null] });
     expect(bucketsWithin(curve("step"), [22, 25])).toEqual({ min: [1], max: [5] });
     expect(bucketsWithin(curve("step"), [31, 40])).toEqual({ min: [], max: [] });
   });
 
-  it("are walked bucket by bucket, over all jobs", () => {
+  it("let arrow keys move bucket by bucket, over all jobs", () => {
     const curves = [curve("step"), curve("step", { steps: [5, 15, 40] })];
     expect(neighbourPlace(curves, null, -1)).toBe(40);
     expect(neighbourPlace(curves, 10, 1)).toBe(15);
@@ -99,14 +99,14 @@ describe("bands", () => {
 });
 
 describe("smoothing", () => {
-  it("weighs the past, without a pull to zero at the beginning", () => {
+  it("weighs the past, without a bias to zero at the start", () => {
     expect(smoothed([8, 8, 8], 0.9)).toEqual([8, 8, 8].map((value) => expect.closeTo(value, 12)));
     const [first, second] = smoothed([4, 2], 0.5);
     expect(first).toBe(4);
     expect(second).toBeCloseTo((4 * 0.25 + 2 * 0.5) / 0.75, 12);
   });
 
-  it("keeps gaps, and continues behind them", () => {
+  it("keeps gaps, and continues after them", () => {
     const [, gap, last] = smoothed([4, null, 2], 0.5);
     expect(gap).toBeNull();
     expect(last).toBeCloseTo(2.6667, 3);

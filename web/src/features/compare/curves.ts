@@ -1,4 +1,4 @@
-// Curves of several jobs over one axis: places, values, a moving average.
+// Curves of several jobs over one axis: places, values, moving averages.
 import type { ComparedCurve, ComparedJob } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
 import type { Curve, Values } from "@/shared/ui/chart/curve";
@@ -10,7 +10,7 @@ export interface HowDrawn {
   smoothing: number;
 }
 
-/** Return the curves of one series; jobs without a place on the axis have none. */
+/** Return the curves of one series; jobs without a place on the axis are omitted. */
 export function curvesOf(
   jobs: readonly { slot: number; job: ComparedJob }[],
   name: string,
@@ -51,7 +51,7 @@ function placesOf(curve: ComparedCurve, axis: Axis, start: number): Values {
   return curve.times.map((time) => (time === null ? null : time - start));
 }
 
-/** Clocks of two machines may differ: a place before the last one becomes equal to it. */
+/** Raise each place to at least the previous one: clocks of two machines may differ. */
 function neverFalling(places: readonly number[]): number[] {
   let last = Number.NEGATIVE_INFINITY;
   return places.map((place) => {
@@ -60,7 +60,7 @@ function neverFalling(places: readonly number[]): number[] {
   });
 }
 
-/** The value of the newest bucket; null where none in it is finite. */
+/** Return the value of the newest bucket; null if it holds no finite value. */
 export function newestValue({ last }: Curve): number | null {
   return last.at(-1) ?? null;
 }

@@ -8,7 +8,7 @@ type Matrix = readonly [Triple, Triple, Triple];
 
 const SLOTS = [0, 1, 2, 3, 4, 5, 6, 7];
 
-/** The linear red, green and blue of a colour of the styles, in light or dark. */
+/** Return linear red, green and blue of a colour of the stylesheet, in the light or dark theme. */
 function colour(name: string, isDark: boolean): Triple {
   const found = new RegExp(`--${name}: light-dark\\(#(\\w{6}), #(\\w{6})\\)`).exec(theme + compare);
   const hex = found?.[isDark ? 2 : 1] ?? "";
@@ -23,7 +23,7 @@ function colour(name: string, isDark: boolean): Triple {
 const times = (matrix: Matrix, [x, y, z]: Triple) =>
   matrix.map(([a, b, c]) => a * x + b * y + c * z) as unknown as Triple;
 
-/** What is seen without cones for green (Machado, Oliveira, Fernandes 2009). */
+/** Vision without cones for green (Machado, Oliveira, Fernandes 2009). */
 const DEUTERANOPIA: Matrix = [
   [0.367322, 0.860646, -0.227968],
   [0.280085, 0.672501, 0.047413],
@@ -62,7 +62,7 @@ function contrast(one: Triple, other: Triple): number {
 describe.each([false, true])("colours of eight jobs, dark: %s", (isDark) => {
   const colours = () => SLOTS.map((slot) => colour(lookOf(slot).colour, isDark));
 
-  test("stand out from every ground by 3:1", () => {
+  test("have a contrast of 3:1 with every background", () => {
     for (const ground of ["surface", "bg", "hover"]) {
       for (const each of colours()) {
         expect(contrast(each, colour(ground, isDark))).toBeGreaterThanOrEqual(3);
@@ -70,7 +70,7 @@ describe.each([false, true])("colours of eight jobs, dark: %s", (isDark) => {
     }
   });
 
-  test("differ for everybody, also without cones for green", () => {
+  test("differ for everyone, also without cones for green", () => {
     const seen = colours();
     for (const [at, one] of seen.entries()) {
       for (const other of seen.slice(at + 1)) {

@@ -1,4 +1,4 @@
-// The data of a comparison: first which series there are, then their curves; live while jobs run.
+// The data of a comparison: first the names of series, then the curves; live while jobs run.
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { keys, MAX_COMPARED } from "@/shared/api/queries";
@@ -12,7 +12,7 @@ import { drawnNames } from "./view";
 export function useComparison(view: CompareView) {
   const slots = view.slots.join(",");
   const ids = useMemo(() => slots.split(",").filter((id) => id !== ""), [slots]);
-  // Neither more jobs than the server takes, nor a series that it does not know, is asked for.
+  // Request no more jobs than the server accepts, and only series that it knows.
   const asked = ids.length > MAX_COMPARED ? NONE : ids;
   const heads = useQuery(headsQuery(asked));
   const known = useMemo(() => namesOf(heads.data?.jobs ?? []), [heads.data]);
@@ -41,7 +41,7 @@ function namesOf(jobs: readonly ComparedJob[]): ReadonlySet<string> {
 
 const REFRESH_MILLISECONDS = 2_000;
 
-/** Read the comparison anew, every two seconds at most, while something happens to its jobs. */
+/** Read the comparison again after events of its jobs, every two seconds at most. */
 export function useLiveComparison(
   ids: readonly string[],
   known: ReadonlySet<string>,
@@ -61,7 +61,7 @@ export function useLiveComparison(
   });
 }
 
-/** Whether an event changes more than curves: everything but points of series that are known. */
+/** Whether an event changes more than curves: any event except points of known series. */
 export function bringsNews(event: StreamItem, known: ReadonlySet<string>): boolean {
   if (event.kind !== "metrics") return true;
   return Object.keys(event.data.values).some((name) => !known.has(name));

@@ -25,7 +25,7 @@ const view: CompareView = {
 };
 
 describe("the comparison in the URL", () => {
-  it("survives the way there and back, and can be read", () => {
+  it("survives a round trip, and is readable", () => {
     expect(readView(writeView(view))).toEqual(view);
     expect(writeView(view)).toBe(
       `?jobs=${A},,${C}&names=train/loss,perf/mfu&x=tokens&y=log&full=1&smooth=0.6&from=1000&to=2500`,
@@ -34,7 +34,7 @@ describe("the comparison in the URL", () => {
     expect(readView(writeView({ ...view, names: [] })).names).toEqual([]);
   });
 
-  it("leaves out what the server would refuse", () => {
+  it("omits values that the server would refuse", () => {
     const read = readView(
       `?jobs=${A},nothing,${A},${B}&names=ok, no,also ok,ok&x=epochs&smooth=7&from=9&to=3`,
     );
@@ -49,14 +49,14 @@ describe("the comparison in the URL", () => {
     });
   });
 
-  it("keeps too many jobs, so that the page can say so", () => {
+  it("keeps too many jobs, so that the page can report them", () => {
     const many = Array.from({ length: 9 }, (_, n) => `01jd3m6y${"0".repeat(17)}${n}`);
     expect(jobsOf(readView(`?jobs=${many.join(",")}`))).toEqual(many);
     const spread = many.slice(0, 5).join(",,");
     expect(readView(`?jobs=${spread}`).slots).toEqual(many.slice(0, 5));
   });
 
-  it("lets a job keep its place when another one leaves, and fills the gap", () => {
+  it("keeps the place of a job when another one leaves, and fills the gap", () => {
     expect(withoutJob([A, B, C], B)).toEqual([A, null, C]);
     expect(withoutJob([A, B, C], C)).toEqual([A, B]);
     expect(withJob([A, null, C], B)).toEqual([A, B, C]);
@@ -68,16 +68,16 @@ describe("the comparison in the URL", () => {
 describe("series that are drawn", () => {
   const known = new Set(["own/a", "train/loss", "train/lr"]);
 
-  it("are those chosen that some job has", () =>
+  it("are the chosen ones that any job has", () =>
     expect(drawnNames(["train/lr", "gone"], known)).toEqual(["train/lr"]));
 
-  it("are the usual ones where none was chosen, else what there is", () => {
+  it("are the defaults if none was chosen, else the existing ones", () => {
     expect(drawnNames(null, known)).toEqual(["train/loss", "train/lr"]);
     expect(drawnNames(null, new Set(["own/a"]))).toEqual(["own/a"]);
     expect(drawnNames([], known)).toEqual([]);
   });
 
-  it("change when an event brings a new one, or more than points", () => {
+  it("change when an event contains a new one, or more than points", () => {
     const event = (kind: string, values = {}) => ({ kind, data: { values } }) as never;
     expect(bringsNews(event("metrics", { "train/loss": 1 }), known)).toBe(false);
     expect(bringsNews(event("metrics", { "validation/loss": 1 }), known)).toBe(true);
@@ -106,7 +106,7 @@ describe("axes", () => {
     expect(stretchText("seconds", [30, 200])).toBe("30 s – 3 min 20 s");
   });
 
-  it("zoom to whole numbers, never to nothing", () => {
+  it("zoom to whole numbers, never to an empty range", () => {
     expect(wholeStretch([-3.2, 7.1], "step")).toEqual([0, 8]);
     expect(wholeStretch([5, 5], "tokens")).toEqual([5, 6]);
     expect(wholeStretch([1.26, 1.27], "seconds")).toEqual([1.2, 1.3]);

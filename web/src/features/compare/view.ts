@@ -1,9 +1,9 @@
-// The view of a comparison, which lies in the URL: its jobs by place, its series.
+// The view of a comparison, kept in the URL: its jobs by place, its series.
 import { FIRST } from "@/shared/format/series";
 import { COMPARE, type CompareView, type Slots, trimmed } from "@/shared/url/pages";
 import { type Change, usePageParams } from "@/shared/url/params";
 
-/** Charts that are drawn when none was chosen. */
+/** Charts drawn without a choice. */
 const USUAL = 4;
 
 /** The jobs of a view, in their order. */
@@ -11,12 +11,12 @@ export function jobsOf(view: Pick<CompareView, "slots">): string[] {
   return view.slots.filter((id) => id !== null);
 }
 
-/** The places in the URL now: another job may have left since the last drawing. */
+/** Return the places in the present URL: another job may have been removed since the last render. */
 export function presentSlots(): Slots {
   return COMPARE.slots.read(new URLSearchParams(window.location.search));
 }
 
-/** Return the places with a job in the first one that is free. */
+/** Return the places with a job in the first free one. */
 export function withJob(slots: Slots, id: string): Slots {
   if (slots.includes(id)) return slots;
   const free = slots.indexOf(null);
@@ -28,7 +28,7 @@ export function withoutJob(slots: Slots, id: string): Slots {
   return trimmed(slots.map((each) => (each === id ? null : each)));
 }
 
-/** The series that are drawn: those chosen, as far as any of the jobs has them, else usual ones. */
+/** Return the series to draw: the chosen ones that any job has, else the defaults. */
 export function drawnNames(
   chosen: CompareView["names"],
   known: ReadonlySet<string>,

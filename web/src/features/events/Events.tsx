@@ -1,4 +1,4 @@
-// What happened to a job, the newest first, by day.
+// The events of a job by day, the newest first.
 import { useInfiniteQuery } from "@tanstack/react-query";
 import type { EventView, Job } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
@@ -57,7 +57,7 @@ export function Events({ job }: { job: Job }) {
   );
 }
 
-/** The events, each day's with the day before them. */
+/** Return the events, with each day before its events. */
 function withDays(events: readonly EventView[]): (EventView | string)[] {
   return events.flatMap((event, index) => {
     const day = DAY.format(new Date(event.at));

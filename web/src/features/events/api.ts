@@ -1,4 +1,4 @@
-// The events of a job, by pages.
+// The events of a job, by page.
 import { infiniteQueryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys, pageOf } from "@/shared/api/queries";

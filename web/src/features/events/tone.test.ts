@@ -5,7 +5,7 @@ import { toneOf } from "./tone";
 const ended = (state: string, ok: boolean | null) =>
   toneOf({ kind: "operation_ended", data: { state, ok } } as EventView);
 
-it("an operation that ended has the colour of its end, and of what it found", () => {
+it("an ended operation has the colour of its state and of its findings", () => {
   expect(ended("failed", null)).toBe("bad");
   expect(ended("cancelled", null)).toBe("neutral");
   expect(ended("succeeded", null)).toBe("ok");

@@ -2,7 +2,7 @@
 import type { EventView } from "@/shared/api/types";
 import type { Tone } from "@/shared/ui/Badge";
 
-/** Only what went well or ill has a colour. */
+/** Return the tone of an event; only success and failure have a colour. */
 export function toneOf(event: EventView): Tone {
   switch (event.kind) {
     case "running":
@@ -18,7 +18,7 @@ export function toneOf(event: EventView): Tone {
     case "node_ended":
     case "attempt_ended":
       return ENDS[event.data.outcome] ?? "neutral";
-    case "operation_ended": // a verification succeeds although it finds damage
+    case "operation_ended": // a verification that finds damage has succeeded as an operation
       return event.data.ok === false ? "warn" : (ENDS[event.data.state] ?? "neutral");
     case "job_ended":
       return ENDS[event.data.state] ?? "neutral";

@@ -1,4 +1,4 @@
-// Configuration and summary of a program, or of a run that another tool recorded.
+// Configuration and summary of a program, or of an imported run.
 import { useState } from "react";
 import type { Job } from "@/shared/api/types";
 import { plural } from "@/shared/format/numbers";
@@ -10,7 +10,7 @@ import { EmptyState } from "@/shared/ui/Notice";
 import { foundIn, type Values } from "./found";
 import "./facts.css";
 
-/** With more values than these a field finds some of them. */
+/** With more values than this, a search field appears. */
 const MANY = 12;
 
 export function Facts({ job }: { job: Job }) {

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { factText } from "@/shared/format/spec";
 import { foundIn } from "./found";
 
-describe("values that are searched", () => {
+describe("a search for values", () => {
   const values = { "optimizer.lr": 3e-5, Name: "ResNet", wide: true };
 
   it("have each word in name or text", () => {

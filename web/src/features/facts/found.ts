@@ -1,9 +1,9 @@
-// Values of a configuration or of a summary by a text that is searched.
+// Search in the values of a configuration or summary.
 import { factText } from "@/shared/format/spec";
 
 export type Values = Readonly<Record<string, boolean | number | string>>;
 
-/** Return the values whose name or text has each of some words, in their order. */
+/** Return the values with every word of the search in their name or text, in order. */
 export function foundIn(values: Values, search: string): [name: string, value: Values[string]][] {
   const words = search.toLowerCase().split(/\s+/);
   return Object.entries(values).filter(([name, value]) => {

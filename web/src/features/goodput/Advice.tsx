@@ -1,4 +1,4 @@
-// What slows a job by its own records: a row for each finding, the costliest first.
+// What slows a job, from its own records: a row for each finding, the costliest first.
 import { useQuery } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
@@ -11,7 +11,7 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { Absent } from "@/shared/ui/Notice";
 import { shareWords } from "./ledger";
 
-/** An answer replays the saves of the job, so no event reads it again. */
+/** Events do not refresh the answer, because each answer replays the job's saves. */
 const REFRESH_MILLISECONDS = 60_000;
 
 export function Advice({ job }: { job: Job }) {
@@ -29,7 +29,7 @@ export function Advice({ job }: { job: Job }) {
     <section className="panel goodput">
       <h2>What slows this job</h2>
       {findings.length === 0 ? (
-        <p>Nothing takes a noticeable part of the time.</p>
+        <p>Nothing slows it noticeably.</p>
       ) : (
         <ol className="advice">
           {findings.map((finding) => (
@@ -39,8 +39,8 @@ export function Advice({ job }: { job: Job }) {
       )}
       <p className="muted">
         {attempt === null
-          ? "No step times are recorded: only the time on slots was read."
-          : `Read: the last ${plural(steps, "step")} of attempt ${attempt}.`}
+          ? "No step times are recorded: the findings use only the time on slots."
+          : `From the last ${plural(steps, "step")} of attempt ${attempt}.`}
       </p>
       <CommandLine command={command("advise", reference)} />
     </section>

@@ -1,4 +1,4 @@
-// What all slots were used for: the last days as stacked bars, the categories, and the most lost.
+// The use of all slots: the last days as stacked bars, the categories, and the jobs with the most lost steps.
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { api, ask } from "@/shared/api/client";

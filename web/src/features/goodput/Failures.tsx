@@ -1,4 +1,4 @@
-// The mean time to failure of attempts, with the bounds between which it lies.
+// The mean time to failure of attempts, with its confidence bounds.
 import type { Goodput } from "@/shared/api/types";
 import { plural } from "@/shared/format/numbers";
 import { duration } from "@/shared/format/time";

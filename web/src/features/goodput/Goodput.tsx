@@ -1,4 +1,4 @@
-// Where the time of a job went: one stacked bar, the ratios, and a row for each category.
+// The time of a job by category: one stacked bar, the ratios, and a row for each category.
 import { queryOptions, useQuery } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
@@ -17,7 +17,7 @@ import { type Part, partsOf, ratioWords, shareWords } from "./ledger";
 import { SaveInterval } from "./SaveInterval";
 import "./goodput.css";
 
-/** Pause between two reads while the job has not ended: its time passes without events. */
+/** Pause between two reads until the job ends: its time passes without events. */
 const REFRESH_MILLISECONDS = 10_000;
 
 const goodputQuery = (id: string) =>

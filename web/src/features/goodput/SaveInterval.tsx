@@ -1,4 +1,4 @@
-// What another save interval would have made of a job, by a replay of its records.
+// The outcome of other save intervals, by a replay of the job's records.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useId, useState } from "react";
 import { api, ask } from "@/shared/api/client";
@@ -16,7 +16,7 @@ import { Table } from "@/shared/ui/table/Table";
 import { ratioWords } from "./ledger";
 
 const TYPING_MILLISECONDS = 300;
-/** An answer replays the job many times, so no event reads it again. */
+/** Events do not refresh the answer, because each answer replays the job many times. */
 const REFRESH_MILLISECONDS = 60_000;
 const WHOLE = /^\d{1,9}$/;
 
@@ -109,7 +109,7 @@ function Outcome({ words, outcome }: { words: string; outcome: IntervalOutcome }
   );
 }
 
-/** `96.3 % with saves every 100 steps, `; nothing where it is unknown, as without saves. */
+/** `96.3 % with saves every 100 steps, `; empty if unknown, such as without saves. */
 function expected({ expected_ettr: ettr }: IntervalOutcome, steps: number): string {
   return ettr === null ? "" : `${ratioWords(ettr)} with saves ${every(steps)}, `;
 }

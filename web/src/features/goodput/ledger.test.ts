@@ -18,7 +18,7 @@ describe("the goodput ledger", () => {
     ]);
   });
 
-  test("no two categories of a job look alike", () => {
+  test("any two categories of a job differ in colour or shade", () => {
     const all = [
       ...["productive", "data_wait", "compilation", "save_stall", "validation", "startup"],
       ...["ending", "queued", "requeued", "backoff", "paused", "lost", "idle_after_failure"],
@@ -29,7 +29,7 @@ describe("the goodput ledger", () => {
     expect(new Set(found.map(({ colour }) => colour)).size).toBe(all.length);
   });
 
-  test("a small part is not shown as none, nor a large one as all", () => {
+  test("a small part is not rounded to 0 %, nor a large one to 100 %", () => {
     expect([0, 0.0004, 0.0005, 0.824, 0.9996, 1].map(shareWords)).toEqual([
       "0 %",
       "<0.1 %",

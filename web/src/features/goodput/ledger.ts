@@ -5,7 +5,7 @@ import { count, fixed, NONE, percent } from "@/shared/format/numbers";
 type SlotTimes = ClusterGoodput["categories"];
 type Category = Goodput["categories"][number]["category"];
 
-/** The number of the colour of each category in the theme: one for each group, in shades. */
+/** Number of each category's colour in the theme: one per group, in shades. */
 const GROUPS: Record<Category, number> = {
   productive: 3,
   data_wait: 5,
@@ -29,7 +29,7 @@ const GROUPS: Record<Category, number> = {
   offline: 2,
 };
 
-/** Return the classes of a category: the second of its group is lighter than the first, and so on. */
+/** Return the classes of a category: within a group each category is lighter than the one before. */
 function colourOf(category: Category): string {
   const group = GROUPS[category];
   const alike = (Object.keys(GROUPS) as Category[]).filter((each) => GROUPS[each] === group);
@@ -46,12 +46,12 @@ export interface Part {
   share: number;
 }
 
-/** The categories of a job that have time, in the order of the server, which keeps groups together. */
+/** Return a job's categories with time, in the order of the server, which keeps groups together. */
 export function partsOf(goodput: Goodput): Part[] {
   return parts(goodput.categories, goodput.wall_milliseconds);
 }
 
-/** The categories of slots that have time; seconds are slot-seconds. */
+/** Return the categories with slot-time; seconds are slot-seconds. */
 export function partsOfSlots(times: SlotTimes, whole: number): Part[] {
   return parts(
     times.map((each) => ({ ...each, milliseconds: each.slot_milliseconds })),
@@ -59,7 +59,7 @@ export function partsOfSlots(times: SlotTimes, whole: number): Part[] {
   );
 }
 
-/** The share of a category, 0 to 1; 0 of no time. */
+/** Return the share of a category, 0 to 1; 0 without any time. */
 export function shareOf(times: SlotTimes, category: Category, whole: number): number {
   const found = times.find((each) => each.category === category);
   return found && whole > 0 ? found.slot_milliseconds / whole : 0;
@@ -94,7 +94,7 @@ function capitalized(words: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** `82.4 %`, `0 %`; `<0.1 %` and `>99.9 %` instead of a rounded 0 or 100 that is neither. */
+/** `82.4 %`, `0 %`; `<0.1 %` and `>99.9 %` for shares that would round to 0 or 100. */
 export function shareWords(share: number): string {
   if (share === 0 || share === 1) return percent(share);
   if (share > 0 && share < 0.0005) return "<0.1 %";
@@ -102,7 +102,7 @@ export function shareWords(share: number): string {
   return `${fixed(share * 100, 1)} %`;
 }
 
-/** The same, and a dash where the share is unknown. */
+/** The same, with a dash for an unknown share. */
 export function ratioWords(share: number | null): string {
   return share === null ? NONE : shareWords(share);
 }

@@ -1,4 +1,4 @@
-// What may be done to the job now, the next thing first: buttons, and the dialog that they open.
+// Buttons for the possible actions on the job, the likeliest first, and the dialog that they open.
 import { useMutation } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import type { Job, Verb } from "@/shared/api/types";
@@ -18,7 +18,7 @@ function lookOf(verb: Verb, job: Job): ButtonLook {
   return verb === "resume" && isNext ? "primary" : "plain";
 }
 
-/** The checkpoint of a program means nothing to another job. */
+/** Whether the job can be forked: a program's checkpoint is useless to another job. */
 function canFork(job: Job): boolean {
   return job.progress.step > 0 && !job.imported && !job.spec.program;
 }
@@ -82,8 +82,8 @@ const CLOSED = { dialog: null, checkpoint: null, aim: null };
 /**
  * Return the dialog that the URL names.
  *
- * A verb that the job's state takes away leaves the URL at once, so that no later state opens the
- * dialog again; the open dialog stays, with the reason, until a person closes it.
+ * A verb that the job's state forbids is removed from the URL immediately, so that no later state opens
+ * the dialog again. The open dialog stays, with the reason, until a person closes it.
  */
 export function useOpenDialog(job: Job): OpenDialog | null {
   const { dialog: word, change } = useView();
@@ -100,7 +100,7 @@ export function useOpenDialog(job: Job): OpenDialog | null {
     else if (isStale) change(CLOSED);
   }, [word, isStale, change]);
   const onClose = () => {
-    isClosing.current = true; // the URL still names the verb in the renders until it changes
+    isClosing.current = true; // until the URL changes, renders still find the verb in it
     setGone(null);
     change(CLOSED, "close");
   };
@@ -115,7 +115,7 @@ function goneWords(job: Job, verb: DialogVerb): string {
 
 const SAID_MILLISECONDS = 6_000;
 
-/** Sends a request to the trainer and shows its answer. */
+/** A button that sends a request to the trainer and shows its answer. */
 function RequestButton({ kind, job }: { kind: Asked; job: Job }) {
   const ask = useMutation({ mutationFn: () => postRequest(job.id, kind) });
   const answer = useAnswer(job.id, ask.data?.id);
@@ -152,7 +152,7 @@ interface Answer {
   message: string;
 }
 
-/** The answer to a request, once its event has come; it may come before the request's own reply. */
+/** Return the answer to a request, from its event, which may come before the reply to the POST. */
 function useAnswer(jobId: string, requestId: string | undefined): Answer | undefined {
   const [answers, setAnswers] = useState<Record<string, Answer>>({});
   useStream({

@@ -85,14 +85,14 @@ function JobFacts({ job }: { job: Job }) {
   );
 }
 
-/** What a stop is for: that of a resize ends in another attempt. */
+/** The next attempt after the stop of a resize. */
 function WhatFollows({ job }: { job: Job }) {
   if (job.state !== "stopping" || !job.pending) return null;
   const { dp_replicate, dp_shard, cp, tp, pp } = job.pending.layout;
   return <li>then resumes on {plural(dp_replicate * dp_shard * cp * tp * pp, "slot")}</li>;
 }
 
-/** Where a run of another tool came from; it had no slots, nodes or priority here. */
+/** The origin of an imported run, which has no slots, nodes or priority. */
 function ImportedFacts({ job, imported }: { job: Job; imported: NonNullable<Job["imported"]> }) {
   const { run, received } = imported;
   return (

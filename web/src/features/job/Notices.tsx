@@ -44,7 +44,7 @@ export function Notices({ job }: { job: Job }) {
   );
 }
 
-/** Ranks that the others wait for, the costliest first. */
+/** The stragglers of an attempt, the costliest first. */
 function StragglerNotice({ attempt }: { attempt: Attempt }) {
   const view = useView();
   return (
@@ -64,7 +64,7 @@ function StragglerNotice({ attempt }: { attempt: Attempt }) {
   );
 }
 
-/** Saves fail for a reason that may pass; shows what would be lost if the attempt ended now. */
+/** Saves fail for a transient reason; shows the steps that would be lost if the attempt ended now. */
 function SaveNotice({ failed }: { failed: NonNullable<Attempt["save_failed"]> }) {
   const isWaiting = failed.kind === "final" || failed.kind === "stop";
   return (
@@ -79,7 +79,7 @@ function SaveNotice({ failed }: { failed: NonNullable<Attempt["save_failed"]> })
   );
 }
 
-/** The server's reason why the job waits or ended; a job that was just queued has none yet. */
+/** The server's reason for a wait or an end; a newly queued job has none yet. */
 function Reason({ job }: { job: Job }) {
   const isWaiting = job.state === "queued";
   return (
@@ -94,10 +94,10 @@ function Reason({ job }: { job: Job }) {
   );
 }
 
-/** Positions of others change without an event of this job, so they are read anew. */
+/** Period of reads of the position, which changes without an event of this job. */
 const PLACE_MILLISECONDS = 10_000;
 
-/** The place in the queue, and the expected start or why none is known. */
+/** The position in the queue, and the expected start or the reason why it is unknown. */
 function QueuePlace({ job }: { job: Job }) {
   const place = useQuery({ ...queuePlaceQuery(job.id), refetchInterval: PLACE_MILLISECONDS });
   const entry = place.data?.entry;
@@ -177,7 +177,7 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
   );
 }
 
-/** A resume with a setting that the dialog does not have. */
+/** A resume with a setting that the dialog lacks. */
 function ChangedResume({ job }: { job: Job }) {
   const reference = useReference(job);
   const { verb, setting } = job.next_action ?? {};
@@ -185,7 +185,7 @@ function ChangedResume({ job }: { job: Job }) {
   return <CommandLine command={command("resume", reference, "--set", setting)} />;
 }
 
-/** The primary button where a resume would end in the same way. */
+/** The primary button after a failure that a plain resume would repeat. */
 function Changed({ job, action }: { job: Job; action: NextAction }) {
   const view = useView();
   const { checkpoint_id: fork, setting, field } = action;

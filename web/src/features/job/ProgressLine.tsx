@@ -68,13 +68,13 @@ export function ProgressLine({ job }: { job: Job }) {
 function Time({ job, isActive }: { job: Job; isActive: boolean }) {
   if (job.state === "stopping") return NONE;
   if (isActive) return duration(job.progress.seconds_left);
-  // Pauses between attempts are no part of it.
+  // Pauses between attempts do not count.
   if (job.ended_at && job.active_seconds !== null) return duration(job.active_seconds);
   if (!job.started_at || !job.ended_at) return NONE;
   return <Elapsed from={job.started_at} to={job.ended_at} />;
 }
 
-/** Shown when the last report is old. */
+/** Shows the age of the last report if it is old. */
 function Silence({ job, isActive }: { job: Job; isActive: boolean }) {
   const now = useNow();
   const heard = job.progress.heartbeat_at;

@@ -1,4 +1,4 @@
-// The nodes that sources were asked for because of a waiting job, each with the engine's reason.
+// The node requests that a waiting job caused, each with the engine's reason.
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { Link } from "react-router";
 import { nodeRequestsQuery, sourcesQuery } from "@/shared/api/queries";

@@ -15,7 +15,7 @@ import { deleteJob, postEnd } from "./api";
 interface DialogProps {
   job: Job;
   onClose: () => void;
-  /** Why it is no longer possible. */
+  /** Why the verb is no longer possible. */
   gone: string | null;
 }
 
@@ -55,7 +55,7 @@ function EndDialog({ verb, job, onClose, gone }: DialogProps & { verb: EndVerb }
   );
 }
 
-/** Steps that a cancel would lose now. */
+/** The steps that a cancel would lose now. */
 function Lost({ job }: { job: Job }) {
   const last = useLastCheckpoint(job.id);
   if (last === undefined || job.progress.step === 0) return null;

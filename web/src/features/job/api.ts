@@ -7,7 +7,7 @@ import type { Job } from "@/shared/api/types";
 import { at } from "@/shared/job/api";
 import type { EndVerb } from "@/shared/job/verbs";
 
-/** The place of a job in the queue; without an entry while it does not wait. */
+/** The position of a job in the queue; without an entry while it does not wait. */
 export const queuePlaceQuery = (id: string) =>
   queryOptions({
     queryKey: keys.jobPart(id, "queue"),
@@ -17,7 +17,7 @@ export const queuePlaceQuery = (id: string) =>
 
 type RequestKind = components["schemas"]["JobRequest"]["kind"];
 
-/** Stop or cancel a job; the job after the call. */
+/** Stop or cancel a job and return it. */
 export async function postEnd(id: string, verb: EndVerb, reason: string): Promise<Job> {
   const request = { params: at(id), body: { reason } };
   if (verb === "stop") return ask(api.POST("/api/v1/jobs/{job_id}/stop", request));

@@ -56,7 +56,7 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
   );
 }
 
-/** Shown where there are several projects; one of the URL stays even if it is none of them. */
+/** Shown if several projects exist; an unknown project of the URL stays in the list. */
 function ProjectChoice({ filter, onChange }: FilterBarProps) {
   const { data: projects = [] } = useQuery(projectsQuery);
   const names = projects.map((project) => project.name);
@@ -77,7 +77,7 @@ function ProjectChoice({ filter, onChange }: FilterBarProps) {
   );
 }
 
-/** Typed text enters the filter after a short pause; a filter that is set elsewhere is shown here. */
+/** A search field: typed text enters the filter after a short pause, and follows other changes of it. */
 function Search({ filter, onChange }: FilterBarProps) {
   const search = (text: string) => onChange({ ...filter, search: text });
   const [typed, setTyped] = useDraft(filter.search, search, TYPING_MILLISECONDS);

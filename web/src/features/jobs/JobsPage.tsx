@@ -60,7 +60,7 @@ interface JobListProps {
 }
 
 function JobList({ filter, picking, onTag, onClear }: JobListProps) {
-  // The rows of the last filter stay while those of another one are read.
+  // The rows of the previous filter stay while the new ones are read.
   const list = useInfiniteQuery({ ...jobsQuery(filter), placeholderData: (last) => last });
   const { data: projects } = useQuery(projectsQuery);
   if (list.isError && !list.data) {

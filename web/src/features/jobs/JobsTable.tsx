@@ -1,4 +1,4 @@
-// The rows of the jobs table; only changed ones are drawn again.
+// The rows of the jobs table; only changed rows are rendered again.
 import { memo } from "react";
 import { Link } from "react-router";
 import { MAX_COMPARED } from "@/shared/api/queries";
@@ -35,17 +35,17 @@ const SKELETON_ROWS = 12;
 const ROW_HEIGHT = 48;
 
 interface JobsTableProps {
-  /** Absent while the first page is on its way. */
+  /** Undefined while the first page is loading. */
   jobs: readonly JobSummary[] | undefined;
   /** Whether the rows are those of the previous filter. */
   isOld: boolean;
-  /** Whether there are several projects. */
+  /** Whether several projects exist. */
   hasProjects: boolean;
   picking: Picking;
   onTag: (tag: string) => void;
 }
 
-/** Jobs that were ticked to be compared. */
+/** Jobs ticked for a comparison. */
 export interface Picking {
   picked: readonly string[];
   isFull: boolean;
@@ -170,7 +170,7 @@ const JobRow = memo(function JobRow(props: JobRowProps) {
 interface StepsProps {
   state: JobState;
   step: number;
-  /** Null for a program that does not give them. */
+  /** Null for a program that does not report it. */
   steps: number | null;
 }
 

@@ -10,7 +10,7 @@ export function Picked({ picking, onClear }: { picking: Picking; onClear: () => 
   return (
     <>
       <span className="muted" role="status">
-        {plural(picked.length, "job")} ticked{isFull && ", no more fit into one chart"}
+        {plural(picked.length, "job")} ticked{isFull && ", the most for one chart"}
       </span>
       <Button look="quiet" onClick={onClear}>
         Clear

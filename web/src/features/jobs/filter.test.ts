@@ -8,7 +8,7 @@ const readFilter = (search: URLSearchParams) => valuesIn(JOBS, search);
 const writeFilter = (filter: ValuesOf<typeof JOBS>) => changed(JOBS, new URLSearchParams(), filter);
 
 describe("the filter in the URL", () => {
-  it("survives the way there and back", () => {
+  it("survives a round trip", () => {
     const filter = {
       states: ["queued" as const, "failed" as const],
       tags: ["a/b"],
@@ -19,7 +19,7 @@ describe("the filter in the URL", () => {
     expect(writeFilter({ states: [], tags: [], project: "", search: "" }).toString()).toBe("");
   });
 
-  it("leaves out what the server would refuse", () => {
+  it("omits values that the server would refuse", () => {
     const params = new URLSearchParams(
       "state=running&state=sleeping&tag=ok&tag=%20no&q=%20a%20b=1%0A&project=%20no",
     );

@@ -11,7 +11,7 @@ export function isEmpty(filter: JobFilter): boolean {
   );
 }
 
-/** Return a list with a value taken out, or put in when it is not there. */
+/** Return a list with a value removed, or added if it was absent. */
 export function toggled<Value>(values: readonly Value[], value: Value): Value[] {
   return values.includes(value) ? values.filter((each) => each !== value) : [...values, value];
 }

@@ -1,5 +1,5 @@
-// The keyboard on the jobs page: j and k (or arrows) walk the rows, Enter opens, / searches, x ticks
-// the row, c compares what is ticked.
+// The keyboard on the jobs page: j and k (or arrows) move between rows, Enter opens, / searches, x ticks
+// the row, c compares the ticked jobs.
 import { useEffect } from "react";
 import { useNavigate } from "react-router";
 
@@ -8,7 +8,7 @@ export const COMPARE_ID = "compare-picked";
 
 type Action = () => boolean;
 
-/** Keys that work anywhere but in a control. */
+/** Keys that work anywhere except in a control. */
 const ANYWHERE: Record<string, Action> = {
   j: () => moveFocus(1),
   k: () => moveFocus(-1),
@@ -16,7 +16,7 @@ const ANYWHERE: Record<string, Action> = {
   c: () => click(document.getElementById(COMPARE_ID)),
   x: () => click(focusedRow()?.querySelector<HTMLElement>(".row-pick input")),
 };
-/** Elsewhere arrows scroll the page. */
+/** Keys that work only in the rows: elsewhere arrows scroll the page. */
 const IN_ROWS: Record<string, Action> = {
   ArrowDown: () => moveFocus(1),
   ArrowUp: () => moveFocus(-1),
@@ -47,7 +47,7 @@ function keysAt(focused: Element | null): Record<string, Action> {
   return focused?.closest("tr[data-job]") ? { ...ANYWHERE, ...IN_ROWS } : ANYWHERE;
 }
 
-/** Focus the row after or before the one that has the focus; the first in sight when none has. */
+/** Move the focus to the next or previous row; to the first visible row if no row has it. */
 function moveFocus(by: 1 | -1): boolean {
   const links = [...document.querySelectorAll<HTMLElement>("tr[data-job] .row-link")];
   const at = links.findIndex((link) => link.closest("tr")?.contains(document.activeElement));

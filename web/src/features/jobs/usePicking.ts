@@ -1,4 +1,4 @@
-// The jobs that were ticked to be compared; they stay ticked while the filter changes, and after Back.
+// The jobs ticked for a comparison; ticks survive changes of the filter, and Back.
 import { useCallback, useEffect, useMemo, useState } from "react";
 import { MAX_COMPARED } from "@/shared/api/queries";
 import { useStream } from "@/shared/stream/useStream";
@@ -7,11 +7,11 @@ import { usePageParams } from "@/shared/url/params";
 import { toggled } from "./filter";
 import type { Picking } from "./JobsTable";
 
-/** Return what is ticked, and how to untick all of it. */
+/** Return the ticked jobs, and a function to untick all. */
 export function usePicking(): [Picking, () => void] {
   const [kept, change] = usePageParams(PICKED);
   const [picked, setPicked] = useState<readonly string[]>(kept.picked);
-  // The URL follows: it changes after a tick was drawn, and Back restores it.
+  // The URL changes after the tick is rendered; Back restores it.
   useEffect(() => {
     if (picked.join() !== kept.picked.join()) change({ picked: [...picked] });
   }, [picked, kept, change]);

@@ -1,4 +1,4 @@
-// The lines of a log in a box that scrolls: only those in sight are there.
+// The lines of a log in a scrolling box: only visible lines are rendered.
 import { type RefObject, useEffect, useLayoutEffect, useRef, useState } from "react";
 import { count } from "@/shared/format/numbers";
 import { cx } from "@/shared/ui/cx";
@@ -9,11 +9,11 @@ import { contentHeight, type Geometry, isAtEnd, ROW_HEIGHT, scrollTopOf, windowA
 interface LogLinesProps {
   name: LogName;
   tail: LogPage;
-  /** Line that is selected, and brought into sight when it changes. */
+  /** The selected line, which is scrolled into view when it changes. */
   selected: number | null;
   onSelect: (line: number) => void;
   search: string;
-  /** Whether new lines scroll into sight. */
+  /** Whether new lines are scrolled into view. */
   follows: boolean;
   onFollow: (follows: boolean) => void;
 }
@@ -25,7 +25,7 @@ export function LogLines(props: LogLinesProps) {
   const height = useHeight(box);
   const [scrollTop, setScrollTop] = useState(0);
   const geometry: Geometry = { first, total, height };
-  // A followed log shows its end before the box has scrolled there: no other lines are read.
+  // A followed log renders its end before the box has scrolled there, so that no other lines are read.
   const shown = windowAt(geometry, follows ? contentHeight(geometry) - height : scrollTop);
   const lines = useLogLines(name, tail, shown.from, shown.to);
 
@@ -50,7 +50,7 @@ export function LogLines(props: LogLinesProps) {
     before.current = at;
     setScrollTop(at);
     const isEnd = isAtEnd(geometry, at);
-    // Lines that arrive leave the end behind without anybody scrolling: only a way up counts.
+    // New lines move the end away without a scroll by the user: only scrolling up stops following.
     if (follows ? isUp && !isEnd : isEnd) onFollow(isEnd);
   };
   const digits = String(total).length;
@@ -79,7 +79,7 @@ export function LogLines(props: LogLinesProps) {
 interface RowProps {
   number: number;
   digits: number;
-  /** Undefined until it has come. */
+  /** Undefined until it is read. */
   text: string | undefined;
   isSelected: boolean;
   search: string;

@@ -1,4 +1,4 @@
-// The logs of a job: one rank of one attempt at a time, searched, followed, from its first error.
+// The logs of a job: one rank of one attempt at a time, with search, follow and a jump to the first error.
 import { useQuery } from "@tanstack/react-query";
 import { type RefObject, useEffect, useRef, useState } from "react";
 import type { Attempt, Job } from "@/shared/api/types";
@@ -131,7 +131,7 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
   );
 }
 
-/** Tell an element how far down the page it begins, so that it can fill the window below. */
+/** Set an element's offset from the top of the page as a CSS variable, so that it fills the window below. */
 function useFill(): RefObject<HTMLDivElement | null> {
   const element = useRef<HTMLDivElement>(null);
   useEffect(() => {
@@ -140,14 +140,14 @@ function useFill(): RefObject<HTMLDivElement | null> {
       const top = element.current.getBoundingClientRect().top + window.scrollY;
       element.current.style.setProperty("--top", `${top}px`);
     };
-    const watcher = new ResizeObserver(measure); // what stands above may grow
+    const watcher = new ResizeObserver(measure); // content above may grow
     watcher.observe(document.body);
     return () => watcher.disconnect();
   }, []);
   return element;
 }
 
-/** The line of the URL, which counts from 1 as the rows do; the nearest one that is stored. */
+/** Return the stored line nearest to the line of the URL, which counts from 1 like the rows. */
 function selectedLine(view: View, tail: LogPage | undefined): number | null {
   const line = lineOf(view);
   if (line === null || !tail || tail.total_lines === 0) return null;
@@ -159,7 +159,7 @@ function lineOf({ line }: View): number | null {
   return typeof line === "number" ? line : null;
 }
 
-/** `line=error` in a link means the first error, once its number is known. */
+/** Replace `line=error` in the URL by the first error, once its number is known. */
 function useErrorLine(view: View, tail: LogPage | undefined): void {
   const isWanted = view.line === "error";
   useEffect(() => {
@@ -205,7 +205,7 @@ function NoLines({ attempt }: { attempt: Attempt }) {
           ? "See another rank, or the job's events."
           : attempt.state === "starting"
             ? "The attempt starts: its nodes claim it, unpack what it needs and load torch. The " +
-              "events tell how far it is."
+              "events show its progress."
             : "Lines appear when the rank writes them."}
       </p>
     </EmptyState>
@@ -219,7 +219,7 @@ interface WholeLineProps {
   onClose: () => void;
 }
 
-/** The selected line whole: wrapped, and ready to be copied. */
+/** The complete selected line: wrapped, with a copy button. */
 function WholeLine({ name, tail, line, onClose }: WholeLineProps) {
   const text = useLogLines(name, tail, line, line + 1).get(line);
   return (

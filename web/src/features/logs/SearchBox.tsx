@@ -1,4 +1,4 @@
-// Searches a whole log, and goes from match to match.
+// Searches a whole log, and moves from match to match.
 import type { KeyboardEvent } from "react";
 import { useDraft } from "@/shared/api/useSettled";
 import { count } from "@/shared/format/numbers";

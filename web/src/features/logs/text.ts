@@ -1,17 +1,17 @@
-// A line of output as a person reads it: without terminal codes, cut where it is very long. Pure.
+// A readable line of output: without terminal codes, cut if it is very long. Pure.
 
-/** Characters of one row; the whole line is shown when it is selected. */
+/** Most characters of one row; selecting it shows the whole line. */
 export const ROW_CHARACTERS = 1000;
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with one
 const ESCAPES = /\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])/g;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: a terminal shows none of them
 const CONTROLS = /[\x00-\x08\x0b-\x1f\x7f]/g;
-/** What the server counts as an error, and what loggers mark as one. */
+/** Lines that the server counts as errors, and the error marks of loggers. */
 const ERROR =
   /Traceback \(most recent call last\)|Error:|Exception:|CUDA error|NCCL error|\bKilled\b|\bAborted\b|Segmentation fault|Fatal Python error|\bSIG(?:KILL|SEGV|ABRT|BUS)\b|\bERROR\b/;
 
-/** The line as a terminal leaves it: what a carriage return overwrote is gone, and so are colours. */
+/** Return the line without overwritten text (before a carriage return) and without colours. */
 export function plainText(line: string): string {
   const visible = line.replace(ESCAPES, "").replace(/\r+$/, "");
   return visible.slice(visible.lastIndexOf("\r") + 1).replace(CONTROLS, "");
@@ -26,12 +26,12 @@ export interface Part {
   isMatch: boolean;
 }
 
-/** Cut a text where it holds what is searched for, in any case. */
+/** Split a text at the matches of a search, ignoring case. */
 export function partsOf(text: string, search: string): Part[] {
   if (search === "") return [{ text, isMatch: false }];
   const parts: Part[] = [];
   const [low, wanted] = [text.toLowerCase(), search.toLowerCase()];
-  if (low.length !== text.length) return [{ text, isMatch: false }]; // places would be wrong
+  if (low.length !== text.length) return [{ text, isMatch: false }]; // offsets would differ
   let end = 0;
   for (let at = low.indexOf(wanted); at >= 0; at = low.indexOf(wanted, end)) {
     if (at > end) parts.push({ text: text.slice(end, at), isMatch: false });
@@ -42,7 +42,7 @@ export function partsOf(text: string, search: string): Part[] {
   return parts;
 }
 
-/** The match after (or before) a line, going round at the end; null without any. */
+/** Return the next (or previous) match from a line, wrapping around; null without any. */
 export function nextMatch(
   matches: readonly number[],
   from: number | null,

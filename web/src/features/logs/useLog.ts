@@ -1,4 +1,4 @@
-// One rank's log: how long it is, the lines in sight, and the lines that hold a text.
+// One rank's log: its length, its visible lines, and its matches of a search.
 import {
   infiniteQueryOptions,
   queryOptions,
@@ -17,7 +17,7 @@ import { CHUNK_LINES, chunksOf, withOpenLine } from "./window";
 export type LogPage = components["schemas"]["LogPage"];
 export type LogLine = components["schemas"]["LogLine"];
 
-/** Which log. */
+/** Identifies a log. */
 export interface LogName {
   jobId: string;
   attempt: number;
@@ -49,10 +49,10 @@ function readPage(
   );
 }
 
-/** Lines of the end of a log: more than fit into a window. */
+/** Lines read from the end of a log: more than fit into a window. */
 const TAIL_LINES = 200;
 
-/** How long the log is, and its last lines, both as of one moment. */
+/** The length of the log and its last lines, both of the same moment. */
 const tailQuery = (name: LogName) =>
   queryOptions({
     queryKey: keyOf(name, "tail"),
@@ -61,7 +61,7 @@ const tailQuery = (name: LogName) =>
     retry: (tries, error) => tries < 3 && !(error instanceof ApiError),
   });
 
-/** The lines of one chunk up to `end`; very long ones come in several pages. */
+/** The lines of one chunk up to `end`; a chunk of very long lines takes several pages. */
 const chunkQuery = (name: LogName, chunk: number, end: number) =>
   queryOptions({
     queryKey: keyOf(name, "chunk", chunk),
@@ -79,7 +79,7 @@ const chunkQuery = (name: LogName, chunk: number, end: number) =>
       return lines;
     },
     staleTime: Number.POSITIVE_INFINITY,
-    // A chunk that was read before it was full is read again until it holds what is shown of it.
+    // A chunk that was read before it was full is read again until it holds its visible lines.
     refetchInterval: (query) =>
       isShort(query.state.data, end) ? REFRESH_PAUSE : retryInterval(query),
   });
@@ -115,7 +115,7 @@ const searchQuery = (name: LogName, text: string) =>
 /**
  * The end of the log, read again as output arrives.
  *
- * Its length comes with its last lines, so that a followed log has no row without text.
+ * One answer contains the length and the last lines, so that a followed log has no empty row.
  */
 export function useLogTail(name: LogName) {
   const refresher = useRefresher();
@@ -133,7 +133,7 @@ export function useLogTail(name: LogName) {
   return tail;
 }
 
-/** The lines from `from` up to `to` that have come, by their numbers. */
+/** Return the loaded lines from `from` up to `to`, by number. */
 export function useLogLines(
   name: LogName,
   tail: LogPage,
@@ -158,13 +158,13 @@ function linesOf(chunks: readonly { data?: LogLine[] }[]): LogLine[] {
 
 export interface Matches {
   lines: readonly number[];
-  /** Whether more lines are searched. */
+  /** Whether the search still runs. */
   isSearching: boolean;
-  /** Whether there are more than were looked for. */
+  /** Whether more matches exist than were read. */
   isCut: boolean;
 }
 
-/** The numbers of the lines that hold a text, until all of them are searched. */
+/** Search the whole log, page by page, and return the numbers of the lines found so far. */
 export function useLogSearch(name: LogName, text: string): Matches {
   const search = useInfiniteQuery(searchQuery(name, text));
   const { data, hasNextPage, isFetching, isError, fetchNextPage } = search;

@@ -15,21 +15,21 @@ const dropped = { first: 5000, total: 6000, height: 360 };
 const huge = { first: 0, total: 3_000_000, height: 360 };
 const BOX_ROWS = 360 / ROW_HEIGHT;
 
-/** Lines that the box shows at a scroll position, from what is drawn and where. */
+/** Return the visible lines at a scroll position, from the drawn lines and their offset. */
 function inSight(geometry: typeof short, scrollTop: number): [number, number] {
   const { from, top } = windowAt(geometry, scrollTop);
   const first = from + (scrollTop - top) / ROW_HEIGHT;
   return [first, first + BOX_ROWS];
 }
 
-describe("lines in sight", () => {
-  test("at the top, at the end, and below what was dropped", () => {
+describe("visible lines", () => {
+  test("at the top, at the end, and after dropped lines", () => {
     expect(windowAt(short, 0)).toEqual({ from: 0, to: 40, top: 0 });
     expect(windowAt(short, 1000 * ROW_HEIGHT - 360)).toMatchObject({ from: 960, to: 1000 });
     expect(windowAt(dropped, 0)).toMatchObject({ from: 5000, to: 5040 });
   });
 
-  test("what is drawn stands where its lines belong", () => {
+  test("drawn lines have their right place", () => {
     const { from, top } = windowAt(short, 9000);
     expect(from).toBe(480);
     expect(top).toBe(480 * ROW_HEIGHT);
@@ -58,7 +58,7 @@ describe("lines in sight", () => {
     expect(scrollTopOf(short, 999)).toBe(1000 * ROW_HEIGHT - 360);
   });
 
-  test("the end is where the last lines are in sight", () => {
+  test("the end is reached when the last lines are visible", () => {
     expect(isAtEnd(short, 1000 * ROW_HEIGHT - 360)).toBe(true);
     expect(isAtEnd(short, 1000 * ROW_HEIGHT - 360 - 10 * ROW_HEIGHT)).toBe(false);
     expect(isAtEnd(huge, MAX_PIXELS - 360)).toBe(true);
@@ -66,7 +66,7 @@ describe("lines in sight", () => {
 });
 
 describe("chunks", () => {
-  test("cover the lines in sight", () => {
+  test("cover the visible lines", () => {
     expect(chunksOf({ from: 0, to: 500 })).toEqual([0]);
     expect(chunksOf({ from: 499, to: 501 })).toEqual([0, 1]);
     expect(chunksOf({ from: 10, to: 10 })).toEqual([]);

@@ -1,7 +1,7 @@
-// Which lines of a long log are in sight, and where they stand. Pure.
+// The visible lines of a long log, and their offset. Pure.
 
 export const ROW_HEIGHT = 18;
-/** Browsers end elements at some height, Firefox at 17.9 million pixels: longer logs are scaled. */
+/** Browsers limit the height of elements, Firefox to 17.9 million pixels: longer logs are scaled. */
 export const MAX_PIXELS = 8_000_000;
 const OVERSCAN = 20;
 
@@ -27,7 +27,7 @@ export function contentHeight({ first, total }: Geometry): number {
   return Math.min((total - first) * ROW_HEIGHT, MAX_PIXELS);
 }
 
-/** The lines in sight, with some more above and below. */
+/** Return the visible lines, with some more above and below. */
 export function windowAt(geometry: Geometry, scrollTop: number): LineWindow {
   const { first, total, height } = geometry;
   const top = topRow(geometry, scrollTop);
@@ -36,7 +36,7 @@ export function windowAt(geometry: Geometry, scrollTop: number): LineWindow {
   return { from, to: Math.max(from, to), top: scrollTop - (top + first - from) * ROW_HEIGHT };
 }
 
-/** The scroll position that puts a line into the middle of the box. */
+/** Return the scroll position that centres a line in the box. */
 export function scrollTopOf(geometry: Geometry, line: number): number {
   const { first, total, height } = geometry;
   const rows = total - first;
@@ -56,7 +56,7 @@ function topRow(geometry: Geometry, scrollTop: number): number {
   return Math.max(scrollTop, 0) / scale(geometry);
 }
 
-/** Pixels of the scroll bar for one row: those of a row, unless the content is scaled. */
+/** Return the scroll distance of one row: its height, unless the content is scaled. */
 function scale(geometry: Geometry): number {
   const { first, total, height } = geometry;
   const rows = total - first;
@@ -70,7 +70,7 @@ interface Page {
   open_line?: string | null;
 }
 
-/** A page whose last line is the one that still changes, such as a progress bar. */
+/** Return a page with its unfinished last line, such as a progress bar. */
 export function withOpenLine<P extends Page>(page: P): P {
   const { open_line: text, total_lines: number, lines } = page;
   if (text == null) return page;
@@ -79,7 +79,7 @@ export function withOpenLine<P extends Page>(page: P): P {
 
 export const CHUNK_LINES = 500;
 
-/** Numbers of the chunks that hold lines `from` up to `to`. */
+/** Return the numbers of the chunks that hold lines `from` up to `to`. */
 export function chunksOf({ from, to }: Pick<LineWindow, "from" | "to">): number[] {
   if (to <= from) return [];
   const first = Math.floor(from / CHUNK_LINES);

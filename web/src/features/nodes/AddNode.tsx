@@ -1,4 +1,4 @@
-// How a machine joins: a one-time token, and the command to run there.
+// Adds a machine: a one-time token, and the command to run there.
 import { useState } from "react";
 import { joinCommand } from "@/shared/format/shell";
 import { JoinButton, JoinDialog } from "@/shared/tokens/JoinDialog";

@@ -1,4 +1,4 @@
-// Takes a node out of use for new jobs, and back.
+// Drains a node, or ends its drain.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useId, useState } from "react";
 import { api, ask } from "@/shared/api/client";
@@ -55,7 +55,7 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
       onClose={onClose}
     >
       {node.drain ? (
-        <p>Queued jobs may be placed on it again at once.</p>
+        <p>Queued jobs can be placed on it again immediately.</p>
       ) : (
         <Choices node={node} running={running} onChoose={setRunning} />
       )}
@@ -111,7 +111,7 @@ interface ReasonProps {
   onChange: (text: string) => void;
 }
 
-/** Only a cordon has a reason: jobs on the node finish. */
+/** The reason of a cordon. */
 function Reason({ text, onChange }: ReasonProps) {
   const id = useId();
   return (
@@ -148,7 +148,7 @@ function Choice({ isChosen, onChoose, name, help }: ChoiceProps) {
   );
 }
 
-/** What the button does: a drain that lets jobs finish is a cordon. */
+/** Return the label of the button: a drain that lets jobs finish is a cordon. */
 function labelOf({ drain }: NodeView): "Drain" | "Undrain" | "Uncordon" {
   if (!drain) return "Drain";
   return drain.running === "finish" ? "Uncordon" : "Undrain";

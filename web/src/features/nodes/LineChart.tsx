@@ -1,4 +1,4 @@
-// Lines over time as a picture: values from zero, a gap where samples are missing.
+// A chart of lines over time: values from zero, gaps at missing samples.
 
 import { useId } from "react";
 import { fixed } from "@/shared/format/numbers";
@@ -9,15 +9,15 @@ const WIDTH = 320;
 export const COLOURS = 7;
 
 interface LineChartProps {
-  /** What it shows, for screen readers too. */
+  /** Title, also for screen readers. */
   title: string;
   lines: readonly Line[];
-  /** Times at its left and right end, in seconds since 1970. */
+  /** Times at the left and right end, in seconds since 1970. */
   from: number;
   to: number;
-  /** Length of the stretch that a point stands for, in seconds. */
+  /** Length of the period of each point, in seconds. */
   seconds: number;
-  /** Value at the top; the highest of all points when absent. */
+  /** Value at the top; by default the highest of all points. */
   top?: number;
   height: number;
   isFilled?: boolean;
@@ -45,7 +45,7 @@ export function LineChart(props: LineChartProps) {
           const [first, last] = [stretch[0], stretch.at(-1)];
           if (!first || !last) return null;
           const path = stretch.map(([at, value]) => `${fixed(x(at), 1)},${fixed(y(value), 1)}`);
-          // A point alone would have no length.
+          // A single point would have no length.
           const drawn = path.length > 1 ? path.join("L") : `${path[0]}h2`;
           const colours = cx(`line-${(place % COLOURS) + 1}`, place >= COLOURS && "line-again");
           return (

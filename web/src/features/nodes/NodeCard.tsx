@@ -1,4 +1,4 @@
-// One machine.
+// The card of one node.
 import { Link } from "react-router";
 import type { NodeView } from "@/shared/api/types";
 import { bytes, fixed, plural } from "@/shared/format/numbers";
@@ -13,7 +13,7 @@ import { NodeHistory } from "./NodeHistory";
 import { Slots } from "./Slots";
 import { labelsOf, type NodeStatus, problemsOf, statusOf } from "./status";
 
-/** Label of every node of a source; its value is the source's name. */
+/** Label of the nodes of a source; its value is the source's name. */
 const SOURCE_LABEL = "source";
 const ISOLATION = {
   user: "a Unix user for each attempt",
@@ -29,7 +29,7 @@ const GLYPHS: Record<NodeStatus["word"], string> = {
 
 interface NodeCardProps {
   node: NodeView;
-  /** Whether it stands alone on the page of the node, with every fact and without a chart. */
+  /** Whether it is the head of the node's own page, with every fact and without a chart. */
   isWhole?: boolean;
 }
 
@@ -104,7 +104,7 @@ function Details({ node }: { node: NodeView }) {
   );
 }
 
-/** Where a node of a source comes from, and how long it stays. */
+/** The source of a node, and the end of its allocation. */
 function Allocation({ node }: { node: NodeView }) {
   const { request_id: request, ends_at: end } = node;
   if (!request) return null;
@@ -117,12 +117,12 @@ function Allocation({ node }: { node: NodeView }) {
   );
 }
 
-/** By how much a clock differs: `0.02 s ahead of`. */
+/** The difference of a clock: `0.02 s ahead of`. */
 function skew(seconds: number): string {
   return `${fixed(Math.abs(seconds), 2)} s ${seconds < 0 ? "behind" : "ahead of"}`;
 }
 
-/** Why nothing is placed on the node or on some of its slots, and what else is wrong. */
+/** Why nothing is placed on the node or on some of its slots, and its other problems. */
 function Problems({ node }: { node: NodeView }) {
   const problems = problemsOf(node);
   if (problems.length === 0) return null;

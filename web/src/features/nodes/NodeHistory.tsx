@@ -1,4 +1,4 @@
-// How busy a node was in the last hour; asked for when its card comes into view.
+// Utilisation of a node in the last hour, read when its card comes into view.
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { nodeMetricsQuery } from "@/shared/api/queries";
@@ -59,7 +59,7 @@ function History({
   );
 }
 
-/** Whether an element was in view, or nearly: a page of hundreds of nodes reads only these. */
+/** Whether an element has been in view, or nearly: a page of hundreds of nodes reads only these. */
 function useSeen(element: React.RefObject<HTMLElement | null>): boolean {
   const [isSeen, setIsSeen] = useState(false);
   useEffect(() => {

@@ -1,4 +1,4 @@
-// One machine: what it offers, what is wrong with it, and how it fared.
+// One node: its hardware, its problems, and its charts.
 import { useQuery } from "@tanstack/react-query";
 import { Link, useParams } from "react-router";
 import { nodeMetricsQuery, nodesQuery } from "@/shared/api/queries";
@@ -30,9 +30,9 @@ interface Panel {
   name: string;
   title: string;
   format: (value: number) => string;
-  /** Value at the top of the chart; the highest one when absent. */
+  /** Value at the top of the chart; by default the highest one. */
   top?: (hardware: Hardware) => number;
-  /** Whether it counts errors: no chart while there are none. */
+  /** Whether it counts errors: without errors it has no chart. */
   isErrors?: boolean;
 }
 
@@ -176,7 +176,7 @@ function topOf({ top }: Panel, lines: readonly Line[], hardware: Hardware): numb
   return Math.max(top?.(hardware) ?? 0, ...values);
 }
 
-/** The mark of a line in the legend: its colour, hollow where the colours begin anew. */
+/** Return the class of a line's mark in the legend: its colour, hollow once colours repeat. */
 function markOf({ place }: Line): string {
   const colour = (place % COLOURS) + 1;
   return place < COLOURS

@@ -1,4 +1,4 @@
-// The machines: what they offer, who holds it, whether they live.
+// The nodes: their slots, the holders of the slots, and their state.
 import { useQuery } from "@tanstack/react-query";
 import { nodesQuery } from "@/shared/api/queries";
 import type { NodeView } from "@/shared/api/types";
@@ -13,7 +13,7 @@ import { NodeCard } from "./NodeCard";
 import { isFound, problemsOf } from "./status";
 import "./nodes.css";
 
-/** Heartbeats make no events, so ages are read anew now and then. */
+/** Period of reads for ages: heartbeats cause no events. */
 const REFRESH_MILLISECONDS = 15_000;
 const TYPING_MILLISECONDS = 200;
 

@@ -5,7 +5,7 @@ import { plural } from "@/shared/format/numbers";
 import { cx } from "@/shared/ui/cx";
 import { holdersBySlot } from "./holders";
 
-/** Colours that colour-blind people tell apart; a seventh holder starts anew. */
+/** Number of colours that colour-blind people can distinguish; a seventh holder repeats the first. */
 const COLOURS = 6;
 
 export function Slots({ node }: { node: NodeView }) {

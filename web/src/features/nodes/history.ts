@@ -1,4 +1,4 @@
-// The curves of a node, as the charts of its page and its card draw them.
+// The curves of a node, as lines for the charts of its page and its card.
 import type { NodeCurve, NodeMetrics } from "@/shared/api/types";
 
 export interface Line {
@@ -9,7 +9,7 @@ export interface Line {
   points: readonly (readonly [number, number])[];
 }
 
-/** How busy a node was: mean utilisation of its GPUs, or load by cores of one without GPUs. */
+/** Return the utilisation of a node: the mean of its GPUs, or without GPUs the load by cores. */
 export function utilization(metrics: NodeMetrics, cores: number): Line {
   const gpus = metrics.curves.filter(({ name }) => name === "gpu_utilization_ratio");
   const curves = gpus.length > 0 ? gpus : metrics.curves.filter(({ name }) => name === "load");
@@ -40,7 +40,7 @@ export function linesOf(metrics: NodeMetrics, name: string): Line[] {
     }));
 }
 
-/** Divide a line where samples are missing for more than two stretches. */
+/** Split a line at gaps of more than two periods. */
 export function stretches(
   points: Line["points"],
   seconds: number,

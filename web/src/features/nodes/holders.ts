@@ -1,6 +1,6 @@
 import type { NodeView } from "@/shared/api/types";
 
-/** Return for each slot of a node the index of the allocation that holds it; null when free. */
+/** Return the index of the holding allocation for each slot of a node; null if free. */
 export function holdersBySlot(node: NodeView): (number | null)[] {
   const holders = new Array<number | null>(node.hardware.slots).fill(null);
   node.allocations.forEach(({ allocation }, index) => {

@@ -49,13 +49,13 @@ it.each([
   [{ withheld: [{ slot: 0, reason: "held" }] }, "online", true],
   [{ problems: ["slot 0: Xid 79"] }, "online", true],
   [{ slow_slots: [{ slot: 0, jobs: 2 }] }, "online", true],
-])("shows what a node is, and whether something is wrong: %j", (changes, word, care) => {
+])("shows the state of a node, and whether it has problems: %j", (changes, word, care) => {
   const node = { ...NODE, ...changes } as NodeView;
   expect(statusOf(node).word).toBe(word);
   expect(problemsOf(node).length > 0).toBe(care);
 });
 
-it("lists what is wrong with a node, each thing once", () => {
+it("lists each problem of a node once", () => {
   const found = problemsOf({
     ...NODE,
     draining: true,

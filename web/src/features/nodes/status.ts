@@ -1,4 +1,4 @@
-// What a node is at the moment, in a word, and which nodes a person looks for.
+// The state of a node in a word, and the search for nodes.
 import type { NodeView } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { moment } from "@/shared/format/time";
@@ -7,7 +7,7 @@ import type { Tone } from "@/shared/ui/Badge";
 export interface NodeStatus {
   word: "online" | "offline" | "draining" | "cordoned";
   tone: Tone;
-  /** What it means for jobs. */
+  /** Consequence for jobs. */
   title: string;
 }
 
@@ -32,7 +32,7 @@ export function statusOf(node: NodeView): NodeStatus {
   return { word: "draining", tone: "warn", title };
 }
 
-/** Why nothing is placed on a node or on some of its slots, and what else is wrong with it. */
+/** Return why nothing is placed on a node or on some of its slots, and its other problems. */
 export function problemsOf(node: NodeView): string[] {
   const status = statusOf(node);
   const reasons = node.drain?.reasons ?? [];
@@ -40,7 +40,7 @@ export function problemsOf(node: NodeView): string[] {
     ...(status.word === "online" ? [] : [status.title]),
     ...reasons,
     ...node.withheld.map(({ slot, reason }) => `slot ${slot} is withheld: ${reason}`),
-    // The reason of a cordon repeats the problem that it is for.
+    // The reason of a cordon repeats the problem that caused it.
     ...node.problems.filter(
       (problem) => !reasons.some((reason) => `${reason},`.startsWith(`${problem},`)),
     ),
@@ -50,7 +50,7 @@ export function problemsOf(node: NodeView): string[] {
   ];
 }
 
-/** Whether every word of a search is in the name, a label, a device, a job or a problem of a node. */
+/** Whether a node's name, labels, devices, jobs and problems contain every word of a search. */
 export function isFound(node: NodeView, search: string): boolean {
   const texts = [
     node.name,

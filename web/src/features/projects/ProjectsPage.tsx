@@ -1,4 +1,4 @@
-// The projects: what each holds and uses of the cluster, against its weight and quotas.
+// The projects: held slots and slot-hours of each, with its weight and quotas.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "react-router";
@@ -15,9 +15,9 @@ import { DeleteProjectDialog } from "./DeleteProjectDialog";
 import { ProjectDialog } from "./ProjectDialog";
 import "./projects.css";
 
-/** The jobs that name no project have this one, which stays. */
+/** The project of jobs that name none; it cannot be deleted. */
 const DEFAULT = "default";
-/** Slot-hours pass without an event, and no event of a job reads the projects anew. */
+/** Period of reads: slot-hours pass without events, and no event of a job refreshes projects. */
 const REFRESH_MILLISECONDS = 5_000;
 
 const COLUMNS: readonly Column[] = [
@@ -125,14 +125,14 @@ function ProjectRow({ project, onOpen }: ProjectRowProps) {
 }
 
 interface MeterProps {
-  /** Part that is filled, 0 to 1. */
+  /** Filled part, 0 to 1. */
   part: number;
-  /** Part at which a line stands. */
+  /** Position of the line, 0 to 1. */
   mark?: number;
   isFull?: boolean;
 }
 
-/** A bar whose numbers stand next to it. */
+/** A bar; its numbers are shown next to it. */
 function Meter({ part, mark, isFull }: MeterProps) {
   return (
     <span className="meter" aria-hidden="true">

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { bodyOf, NEW, sameCommand } from "./settings";
 
 describe("settings of a project", () => {
-  it("are numbers in the request, and an empty quota is none", () => {
+  it("are numbers in the request; an empty quota means no limit", () => {
     const settings = { ...NEW, name: "vision", weight: "2", max_slots: "16" };
     expect(bodyOf(settings)).toEqual({
       description: "",
@@ -12,7 +12,7 @@ describe("settings of a project", () => {
     });
   });
 
-  it("have their command line, which names what differs", () => {
+  it("have their command line, which names only changes", () => {
     const before = { ...NEW, name: "vision", max_slots: "16" };
     expect(sameCommand(before, null)).toBe("trainyard projects create vision --max-slots 16");
     const after = { ...before, description: "a b", weight: "3", max_slots: "" };

@@ -1,8 +1,8 @@
-// The settings of a project: from text, as a request and as a command line.
+// The settings of a project: typed text, converted to a request and to a command line.
 import type { Project } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
 
-/** What the form holds: numbers as they are typed. */
+/** Values of the form: numbers as typed. */
 export interface Settings {
   name: string;
   description: string;
@@ -29,7 +29,7 @@ export function settingsOf(project: Project): Settings {
   };
 }
 
-/** The body of a request; an empty quota is none. */
+/** Return the body of a request; an empty quota means no limit. */
 export function bodyOf(settings: Settings) {
   return {
     description: settings.description,
@@ -39,7 +39,7 @@ export function bodyOf(settings: Settings) {
   };
 }
 
-/** The command that does the same; of a change only what differs. */
+/** Return the equivalent command; a change names only different values. */
 export function sameCommand(settings: Settings, before: Settings | null): string {
   const from = before ?? NEW;
   const quota = (text: string) => text || "none";

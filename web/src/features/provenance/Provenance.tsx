@@ -1,4 +1,4 @@
-// Code, software and hardware of an attempt, and changes since the one before.
+// Code, software and hardware of an attempt, and changes since the previous attempt.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import type { Attempt, Job } from "@/shared/api/types";

@@ -11,7 +11,7 @@ const before = {
 };
 
 describe("provenance", () => {
-  test("what is not known is left out, and equal GPUs are counted", () => {
+  test("unknown facts are omitted, and equal GPUs are counted", () => {
     expect(factsOf(before)).toEqual([
       { name: "Commit", value: "abc" },
       { name: "torch", value: "2.13.0" },
@@ -19,12 +19,12 @@ describe("provenance", () => {
     ]);
   });
 
-  test("records of another shape are read as far as they go", () => {
+  test("records of another shape are read as far as possible", () => {
     expect(factsOf({})).toEqual([]);
     expect(packagesOf({ packages: null })).toEqual([]);
   });
 
-  test("an attempt is compared with another: facts, the state of the code, packages", () => {
+  test("two attempts are compared: facts, the state of the code, packages", () => {
     const after = {
       ...before,
       git_diff: "a\nb",

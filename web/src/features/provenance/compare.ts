@@ -1,4 +1,4 @@
-// The provenance of an attempt, and its differences from another one. Pure.
+// The provenance of an attempt, and its differences from another attempt. Pure.
 
 export type Provenance = Record<string, unknown>;
 
@@ -21,7 +21,7 @@ const SHOWN: readonly (readonly [key: string, name: string])[] = [
   ["launch", "Launch"],
 ];
 
-/** The facts that are known, the ones that matter most first. */
+/** Return the known facts, the most important first. */
 export function factsOf(provenance: Provenance): Facts[] {
   return SHOWN.filter(([key]) => provenance[key] != null).map(([key, name]) => ({
     name,
@@ -50,7 +50,7 @@ export interface Changed {
   after: string;
 }
 
-/** Return what differs between two attempts: facts, whether the code had changes, packages. */
+/** Return the differences of two attempts: facts, uncommitted changes, packages. */
 export function changesBetween(before: Provenance, after: Provenance): Changed[] {
   const [left, right] = [linesOf(before), linesOf(after)];
   const names = [...new Set([...left.keys(), ...right.keys()])];
@@ -66,7 +66,7 @@ function linesOf(provenance: Provenance): Map<string, string> {
   return lines;
 }
 
-/** Two different diffs must not look the same, so their size is given. */
+/** Describe a diff with its size, so that different diffs are distinguishable. */
 function diffWords(diff: unknown): string {
   if (typeof diff !== "string" || diff === "") return "none";
   return `${diff.split("\n").length} lines`;

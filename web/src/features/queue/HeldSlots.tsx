@@ -1,10 +1,10 @@
-// What holds the slots: one stacked bar, and the jobs with the most.
+// Holders of the slots: one stacked bar, and the jobs with the most slots.
 import { Link } from "react-router";
 import type { NodeView } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { heldSlots } from "./holders";
 
-/** Colours that colour-blind people tell apart; what further jobs hold has a seventh. */
+/** Number of colours that colour-blind people can distinguish; further jobs share a seventh. */
 const MAX_NAMED = 6;
 
 export function HeldSlots({ nodes }: { nodes: readonly NodeView[] }) {

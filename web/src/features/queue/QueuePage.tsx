@@ -1,4 +1,4 @@
-// The jobs that wait, in order; what holds the slots; and when another job would start.
+// The waiting jobs in order, the holders of slots, and the forecast for another job.
 import { type UseInfiniteQueryResult, useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { lazy, Suspense } from "react";
 import { jobCountsQuery, nodesQuery, projectsQuery } from "@/shared/api/queries";
@@ -16,15 +16,15 @@ import { HeldSlots } from "./HeldSlots";
 import { QueueTable } from "./QueueTable";
 import "./queue.css";
 
-/** With its reader of TOML it is loaded when it is first opened. */
+/** Loaded when it is first opened, because it contains the TOML parser. */
 const WhatIfDialog = lazy(async () => ({
   default: (await import("./WhatIfDialog")).WhatIfDialog,
 }));
 
-/** Positions change without events, so each page that is shown is read anew; the server keeps a
- * forecast for as long. */
+/** Period of reads of each visible page: positions change without events. The server keeps a forecast
+ * for the same period. */
 const REFRESH_MILLISECONDS = 5_000;
-/** Events read the nodes again when slots change hands; other changes are rare. */
+/** Period of reads of the nodes: events report changes of held slots, and other changes are rare. */
 const NODES_REFRESH_MILLISECONDS = 60_000;
 const EVERY_JOB = { states: [], tags: [], project: "", search: "" };
 
@@ -80,7 +80,7 @@ function Waiting({ queue }: { queue: Queue }) {
   if (entries.length === 0) {
     return (
       <EmptyState title="No job waits">
-        <p>A job that is submitted now is considered for slots at once.</p>
+        <p>A new job is considered for slots immediately.</p>
         <ButtonLink look="primary" to="/jobs/new">
           New job
         </ButtonLink>
@@ -101,7 +101,7 @@ function Waiting({ queue }: { queue: Queue }) {
   );
 }
 
-/** A job that moved back between the reads of two pages is in both: its later place counts. */
+/** Return each job once: a job that moved back between the reads of two pages keeps its later place. */
 function once(entries: readonly QueueEntry[]): QueueEntry[] {
   const byId = new Map<string, QueueEntry>();
   for (const entry of entries) {

@@ -26,7 +26,7 @@ const ROW_HEIGHT = 48;
 
 interface QueueTableProps {
   entries: readonly QueueEntry[];
-  /** Whether there are several projects, whose shares decide the order. */
+  /** Whether several projects exist: then their shares decide the order. */
   hasProjects: boolean;
 }
 

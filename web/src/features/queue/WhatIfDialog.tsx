@@ -1,4 +1,4 @@
-// When would a spec start, were it submitted now? A spec as TOML, or that of a job.
+// Forecasts the start of a spec if it were submitted now: TOML, or the spec of a job.
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useEffect, useId, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
@@ -21,7 +21,7 @@ import { startWords } from "./start";
 const EXAMPLE = specToml({ resources: { world_size: 4, priority: "high" } });
 
 interface WhatIfDialogProps {
-  /** Job whose spec is shown; null for the example. */
+  /** Id of the job with the initial spec; null for the example. */
   from: string | null;
   onPick: (id: string) => void;
   onClose: () => void;
@@ -65,7 +65,7 @@ export function WhatIfDialog({ from, onPick, onClose }: WhatIfDialogProps) {
       <FindJob verb="Take the spec of a job" onFind={onPick} />
       {source.error && <InlineError error={source.error} />}
       <label htmlFor={area} className="field-label">
-        Spec as TOML; a field that is absent has its default
+        Spec as TOML; absent fields have their defaults
       </label>
       <textarea
         id={area}

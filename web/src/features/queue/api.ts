@@ -8,7 +8,7 @@ import type { JsonObject } from "@/shared/format/document";
 
 const PAGE = 200;
 
-/** The jobs that wait, in order. */
+/** The waiting jobs, in order. */
 export const queueQuery = infiniteQueryOptions({
   queryKey: keys.queue,
   queryFn: ({ pageParam, signal }) =>
@@ -17,7 +17,7 @@ export const queueQuery = infiniteQueryOptions({
   getNextPageParam: (page) => page.next_page_token,
 });
 
-/** When a spec would start, were it submitted now; the server checks it. */
+/** Forecast the start of a spec if it were submitted now; the server validates it. */
 export function postWhatIf(spec: JsonObject): Promise<WhatIf> {
   const body = spec as components["schemas"]["JobSpecInput"];
   return ask(api.POST("/api/v1/queue/what-if", { body }));

@@ -1,4 +1,4 @@
-// What holds the slots of the cluster, by job.
+// Holders of the cluster's slots, by job.
 import type { NodeView } from "@/shared/api/types";
 
 export interface Holder {
@@ -9,13 +9,13 @@ export interface Holder {
 }
 
 export interface Held {
-  /** The jobs that hold slots, those with the most first. */
+  /** The jobs with held slots, the largest first. */
   holders: Holder[];
   held: number;
   free: number;
-  /** Free slots of nodes that are offline or drain: no job is placed there. */
+  /** Free slots of offline or draining nodes, which take no jobs. */
   drained: number;
-  /** Slots that are withheld from placement, of any node. */
+  /** Withheld slots of all nodes. */
   withheld: number;
   total: number;
 }

@@ -20,7 +20,7 @@ function node(slots: number, jobs: [string, number][], more: Partial<NodeView> =
   } as unknown as NodeView;
 }
 
-describe("what holds the slots", () => {
+describe("holders of slots", () => {
   test("a job on several nodes is one holder, and the largest is first", () => {
     const { holders } = heldSlots([
       node(4, [["a", 1]]),
@@ -35,7 +35,7 @@ describe("what holds the slots", () => {
     ]);
   });
 
-  test("held, free, drained and withheld slots are all slots", () => {
+  test("held, free, drained and withheld slots add up to all slots", () => {
     const { held, free, drained, withheld, total } = heldSlots([
       node(4, [["a", 1]]),
       node(4, [["a", 1]], { draining: true }),
@@ -46,7 +46,7 @@ describe("what holds the slots", () => {
   });
 });
 
-test("an expected start that has passed is now", () => {
+test("an expected start in the past is now", () => {
   const now = Date.parse("2026-11-21T12:00:00Z");
   expect(startWords("2026-11-21T12:05:20Z", now)).toBe("in 5 min 20 s");
   expect(startWords("2026-11-21T11:59:00Z", now)).toBe("now");

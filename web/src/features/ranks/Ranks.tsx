@@ -1,4 +1,4 @@
-// How the ranks of the newest attempt spent the last window: a bar each, the slowest as a table.
+// Times of the newest attempt's ranks in the last window: a bar each, and a table of the slowest.
 import { queryOptions, useQuery } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
@@ -32,7 +32,7 @@ export function Ranks({ job }: { job: Job }) {
         <p>
           {job.world_size > 1
             ? "An attempt on several ranks compares them from its second logged step on."
-            : "The job runs on one rank, which has no other to be compared with."}
+            : "The job runs on one rank, so there is nothing to compare."}
         </p>
       </EmptyState>
     );

@@ -15,7 +15,7 @@ function span(rank: number, compute: number, data: number, wait: number): Span {
 const SPANS = [span(0, 1, 0, 0.5), span(1, 1, 0.5, 0), span(2, 1, 0, 0.5), span(3, 1.2, 0, 0.4)];
 
 describe("times of ranks", () => {
-  it("has the longest step as height", () => {
+  it("has the height of the longest step", () => {
     expect(longest(SPANS)).toBeCloseTo(1.6);
   });
 
@@ -37,7 +37,7 @@ describe("times of ranks", () => {
     );
   });
 
-  it("does not divide by nothing", () => {
+  it("does not divide by zero", () => {
     expect(slowest([span(0, 0, 0, 1)], 1)[0]?.factor).toBe(1);
   });
 });

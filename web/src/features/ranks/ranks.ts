@@ -1,21 +1,21 @@
-// The times of ranks: what each of them spent of a step, and how it compares with the others.
+// Step times of ranks by part, and their comparison.
 import type { Ranks } from "@/shared/api/types";
 
 export type Span = NonNullable<Ranks["times"]>["ranks"][number];
 
-/** The parts of a step, from the bottom of a bar, with the number of the colour in the theme. */
+/** The parts of a step, from the bottom of a bar, each with the number of its colour in the theme. */
 export const PARTS = [
   { name: "compute_seconds", words: "Compute", colour: 3 },
   { name: "data_seconds", words: "Waiting for data", colour: 6 },
   { name: "wait_seconds", words: "Waiting for other ranks", colour: 7 },
 ] as const;
 
-/** Time of a step for which no other rank is the cause. */
+/** Return a rank's own time of a step: compute, and waiting for data. */
 export function ownSeconds(span: Span): number {
   return span.compute_seconds + span.data_seconds;
 }
 
-/** Length of the longest step: the height of the chart. */
+/** Return the length of the longest step, which is the height of the chart. */
 export function longest(spans: readonly Span[]): number {
   return Math.max(...spans.map((span) => ownSeconds(span) + span.wait_seconds));
 }
@@ -27,7 +27,7 @@ export function median(values: readonly number[]): number {
   return (low + high) / 2;
 }
 
-/** The spans with the longest own time, each with its multiple of the median of all. */
+/** Return the spans with the longest own time, each with its ratio to the median of all. */
 export function slowest(spans: readonly Span[], limit: number): { span: Span; factor: number }[] {
   const typical = median(spans.map(ownSeconds));
   return [...spans]

@@ -10,7 +10,7 @@ const AT_FIELD = "The changes appear here as soon as the values above are legal.
 
 const NOTHING_FREE =
   "No other layout is free now. Choose one that waits for its slots, or change the micro-batch " +
-  "of what runs.";
+  "of the running attempt.";
 
 export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
   const { preview, problems } = resume;
@@ -30,7 +30,7 @@ export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
     return (
       <div className="resume-comparison">
         <p className="muted">
-          This is what runs now: choose another number of slots, layout or micro-batch.
+          The job already runs like this: choose another number of slots, layout or micro-batch.
         </p>
       </div>
     );
@@ -58,7 +58,7 @@ export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
   );
 }
 
-/** An older checkpoint makes a branch; the dialog shows it before the launch. */
+/** Warns before the launch that an older checkpoint makes a branch. */
 function Branch({ job, preview }: { job: Job; preview: ResumePreview }) {
   if (!preview.branch || !preview.checkpoint_id) return null;
   return (
@@ -71,7 +71,7 @@ function Branch({ job, preview }: { job: Job; preview: ResumePreview }) {
   );
 }
 
-/** Values that affect the result come first. */
+/** Values that affect the result; they come first. */
 const WEIGHTY = [
   "step",
   "global batch size",

@@ -1,4 +1,4 @@
-// The legal layouts of each number of slots, or the reason why there is none; one is selected.
+// The legal layouts of each number of slots, or the reason why none is legal; one is selected.
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import type { AnyPlan } from "@/shared/api/types";
 import { bytes, NONE, percent, plural, short } from "@/shared/format/numbers";
@@ -20,9 +20,9 @@ interface LayoutTableProps {
   onChoose: (row: Row) => void;
   /** Plan of the chosen row with the typed values; null until it is known. */
   plan: AnyPlan | null;
-  /** Memory of the smallest slot, in bytes; null when it is not known. */
+  /** Memory of the smallest slot, in bytes; null if unknown. */
   deviceMemory: number | null;
-  /** Whether the job runs: layouts that are slower than what runs are marked. */
+  /** Whether the job runs: layouts slower than the present one are marked. */
   isResize: boolean;
 }
 
@@ -35,7 +35,7 @@ export function LayoutTable(props: LayoutTableProps) {
     if (!isReady) return;
     const chosenRow = frame.current?.querySelector(".resume-chosen");
     chosenRow?.scrollIntoView({ block: "nearest" });
-    // After the dialog has opened; the focus stays at a control that a person has chosen meanwhile.
+    // After the dialog has opened; a control that the person has focused meanwhile keeps the focus.
     const timer = setTimeout(() => {
       if (document.activeElement?.matches("dialog h2")) chosenRow?.querySelector("input")?.focus();
     });
@@ -89,7 +89,7 @@ interface SizeProps {
   children: (row: Row) => ReactNode;
 }
 
-/** The layouts of one number of slots; all but the usual ones are shown on demand. */
+/** The layouts of one number of slots; further layouts are shown on demand. */
 function Size({ group, children }: SizeProps) {
   const [isOpen, setIsOpen] = useState(false);
   const { listed, others, worldSize } = group;
@@ -128,7 +128,7 @@ function MoreLayouts({ row }: { row: Row }) {
   );
 }
 
-/** The values that a row shows, of a layout or of its plan. */
+/** The values of a row, from a layout or from its plan. */
 type Shown = Pick<LayoutOption, "name" | "batch" | "pipeline" | "memory" | "fits">;
 
 interface LayoutRowProps {

@@ -52,7 +52,7 @@ export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
       {launch.isError && <InlineError error={launch.error} />}
       {isResize && (
         <p className="muted">
-          The attempt that runs saves and stops first, now at step{" "}
+          The running attempt first saves and stops, now at step{" "}
           {reachedStep(job.progress, job.state)}; then the job resumes from that save. No step is
           lost.
         </p>
@@ -70,8 +70,8 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
   if (rows.length === 0) {
     return (
       <p>
-        No node is online, so that there is no number of slots to choose. The job waits when it is
-        resumed by command line; start a worker first to see what fits.
+        No node is online, so no number of slots can be chosen. Start a worker to see which layouts
+        fit, or resume by command line: the job then waits.
       </p>
     );
   }
@@ -125,7 +125,7 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
   );
 }
 
-/** After a shortage of memory: nothing that is chosen needs less than the attempt that failed. */
+/** After a shortage of memory: a warning that the choice needs as much memory as the failed attempt. */
 function DeadEnd({ job }: { job: Job }) {
   const reference = useReference(job);
   const isFull = job.effective_spec.activation_checkpoint.mode === "full";
@@ -133,7 +133,7 @@ function DeadEnd({ job }: { job: Job }) {
   return (
     <div className="stack" role="note">
       <p>
-        This is what ran out of memory, and it needs as much again. Choose more slots
+        This choice ran out of memory before, and needs as much again. Choose more slots
         {isFull ? "" : ", recompute activations (below)"}, or submit{" "}
         <Link to={submitPath({ from: job.id, find: "model." })}>a new job</Link> with a smaller
         model or shorter sequences.
@@ -152,7 +152,7 @@ function CheckpointField({ job, resume }: { job: Job; resume: Resume }) {
   const id = useId();
   const { options, checkpoints, choice } = resume;
   const newest = options.data;
-  const implied = resume.isResize ? null : newest?.checkpoint_id; // the checkpoint of option ""
+  const implied = resume.isResize ? null : newest?.checkpoint_id; // option "" already stands for it
   const known = checkpoints.filter((one) => one.id !== implied);
   const chosen = choice?.checkpointId ?? "";
   const isListed = chosen === "" || known.some((one) => one.id === chosen);
@@ -183,7 +183,7 @@ interface NumberFieldProps {
   unit?: string;
   value: string;
   onChange: (value: string) => void;
-  /** Value of an empty field. */
+  /** Value used for an empty field. */
   usual: number | undefined;
   error: string | undefined;
 }

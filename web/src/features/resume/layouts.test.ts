@@ -9,7 +9,7 @@ import {
   rowsOf,
 } from "./layouts";
 
-/** The server alone decides which axes there are: `ep` stands for one that was added. */
+/** Only the server defines the axes: `ep` represents a new one. */
 const axes = (dp_replicate: number, dp_shard: number) => ({ dp_replicate, dp_shard, ep: 1 });
 
 const layout = (dp_replicate: number, dp_shard: number, fits: boolean | null = true) => ({
@@ -46,7 +46,7 @@ const row = (key: string) => {
 };
 
 describe("rows", () => {
-  test("every layout of every size, and the reason where there is none", () => {
+  test("every layout of every size, or the reason why none is legal", () => {
     expect(rows.map(({ worldSize, isFirst, isBefore }) => [worldSize, isFirst, isBefore])).toEqual([
       [1, true, false],
       [2, true, true],
@@ -58,7 +58,7 @@ describe("rows", () => {
     expect(row("3")).toMatchObject({ option: null, reason: "no micro-batch size is legal" });
   });
 
-  test("what the list leaves out is counted after the last layout of its size", () => {
+  test("omitted layouts are counted after the last layout of their size", () => {
     expect(rows.map(({ more }) => more)).toEqual([0, 0, 0, 0, 0, 3]);
   });
 
@@ -75,7 +75,7 @@ describe("rows", () => {
     expect([words(0.2), words(1 / 9)]).toEqual(["1F1B, 20 % bubble", "1F1B, 11.1 % bubble"]);
   });
 
-  test("the first choice is the layout before; after a shortage of memory, more slots that fit", () => {
+  test("the first choice is the previous layout; after a shortage of memory, more slots that fit", () => {
     expect(firstRow(rows, null)?.key).toBe("2/1x2");
     expect(firstRow(rows, "memory")?.worldSize).toBe(4);
     expect(firstRow(rows, "free")?.worldSize).toBe(2);
@@ -83,7 +83,7 @@ describe("rows", () => {
     expect(firstRow([], null)).toBeUndefined();
   });
 
-  test("a resize begins with the fastest other layout that is free, or with none", () => {
+  test("a resize proposes the fastest other free layout, or none", () => {
     const fast = (found: object, tokens: number) => ({
       ...found,
       speed: { tokens_per_second: tokens },
@@ -102,7 +102,7 @@ describe("rows", () => {
     expect(first([sizes[3] as object])).toBeUndefined();
   });
 
-  test("rows are grouped by slots: what is usual is listed, the others on demand", () => {
+  test("rows are grouped by slots: the usual ones are listed, the others on demand", () => {
     const [, two, , four] = groupsOf(rows, row("4/2x2"));
     expect(two?.listed.map(({ key }) => key)).toEqual(["2/1x2"]);
     expect(two?.others.map(({ key }) => key)).toEqual(["2/2x1"]);
@@ -115,13 +115,13 @@ describe("rows", () => {
     expect(idleShare({ batch: null, pipeline: null } as never)).toBe(0);
   });
 
-  test("a resize never begins with what runs", () => {
+  test("a resize never proposes the running layout", () => {
     expect(firstRow(rows, null, true)?.worldSize).not.toBe(2);
   });
 });
 
 describe("after a shortage of memory", () => {
-  test("more slots that fit are enough; otherwise half of the sequences at once", () => {
+  test("more slots that fit are enough; otherwise half of the micro-batch", () => {
     expect(proposedMicroBatchSize(row("4/1x4"), "memory")).toBeNull();
     expect(proposedMicroBatchSize(row("2/1x2"), "memory")).toBe(2);
     expect(proposedMicroBatchSize(row("2/1x2"), null)).toBeNull();

@@ -1,4 +1,4 @@
-// The layouts on offer, as rows of the resume dialog, and the one that is proposed. Pure.
+// The offered layouts as rows of the resume dialog, and the proposed one. Pure.
 import type { ResumeOptions } from "@/shared/api/types";
 import { percent } from "@/shared/format/numbers";
 import type { Aim } from "@/shared/url/pages";
@@ -7,19 +7,19 @@ type SizeOption = ResumeOptions["options"][number];
 export type LayoutOption = SizeOption["layouts"][number];
 export type PipelinePlan = NonNullable<LayoutOption["pipeline"]>;
 
-/** A row of the dialog: a layout on a number of slots, or the reason why there is none. */
+/** A row of the dialog: a layout on a number of slots, or the reason why none is legal. */
 export interface Row {
   key: string;
   worldSize: number;
-  /** Null where no layout is legal. */
+  /** Null if no layout is legal. */
   option: LayoutOption | null;
   reason: string | null;
   freeNow: boolean;
-  /** The first of its world size: the one that the server takes for a world size alone. */
+  /** Whether it is the first of its world size, which the server uses if only a world size is given. */
   isFirst: boolean;
   /** Whether the newest attempt ran with it. */
   isBefore: boolean;
-  /** On the last row of a world size: number of further legal layouts, which are not listed. */
+  /** On the last row of a world size: number of omitted legal layouts. */
   more: number;
 }
 
@@ -49,7 +49,7 @@ export function pipelineWords({ schedule, bubble_share }: PipelinePlan): string 
   return `${schedule}, ${percent(bubble_share)} bubble`;
 }
 
-/** The share of a step in which a slot computes nothing: empty sequence slots, and the bubble. */
+/** Return the share of a step without computation: empty sequence slots, and the bubble. */
 export function idleShare({ batch, pipeline }: Pick<LayoutOption, "batch" | "pipeline">): number {
   return 1 - (1 - (batch?.idle_share ?? 0)) * (1 - (pipeline?.bubble_share ?? 0));
 }
@@ -57,7 +57,7 @@ export function idleShare({ batch, pipeline }: Pick<LayoutOption, "batch" | "pip
 /** The rows of one number of slots. */
 export interface Group {
   worldSize: number;
-  /** The rows that are always listed: the selected layout, the present one, and the chosen one. */
+  /** The rows that are always listed: the first, the previous and the chosen layout. */
   listed: Row[];
   /** The other layouts. */
   others: Row[];
@@ -78,8 +78,8 @@ export function groupsOf(rows: readonly Row[], chosen: Row | undefined): Group[]
 /**
  * Return the micro-batch size that the dialog proposes; null to leave it as it is.
  *
- * After a shortage of memory half of it, where more slots alone are not enough: fewer sequences at
- * once need less memory, and the result stays the same.
+ * After a shortage of memory it proposes half, if more slots alone are not enough: a smaller micro-batch
+ * needs less memory, and the result stays the same.
  */
 export function proposedMicroBatchSize(row: Row | undefined, aim: Aim): number | null {
   const size = row?.option?.batch?.micro_batch_size ?? 1;
@@ -87,7 +87,7 @@ export function proposedMicroBatchSize(row: Row | undefined, aim: Aim): number |
   return row?.isBefore || row?.option?.fits === false ? Math.floor(size / 2) : null;
 }
 
-/** Return the fastest other layout that could start now; of unknown speed the one on most slots. */
+/** Return the fastest other layout that could start now; without known speeds, the largest. */
 function fastestOther(legal: readonly Row[]): Row | undefined {
   const free = legal.filter((row) => row.freeNow && !row.isBefore && row.option?.fits !== false);
   const speed = (row: Row) => row.option?.speed?.tokens_per_second ?? 0;
@@ -99,11 +99,11 @@ function fastestOther(legal: readonly Row[]): Row | undefined {
 }
 
 /**
- * Return the row that the dialog proposes; for a resize never the one that runs.
+ * Return the row that the dialog proposes.
  *
- * A resize takes the fastest other layout that is free; where none is, a person chooses.
- * It is the present layout where that is legal. After a shortage of memory it is the next larger
- * number of slots that fits; after lost slots the largest free number, up to the present one.
+ * For a resize: the fastest other free layout, and never the running one; without a free one, a person
+ * chooses. After a shortage of memory: the next larger number of slots that fits. After lost slots: the
+ * largest free number, up to the previous one. Otherwise: the previous layout if it is legal.
  */
 export function firstRow(rows: readonly Row[], aim: Aim, isResize = false): Row | undefined {
   const legal = rows.filter((row) => row.option !== null);

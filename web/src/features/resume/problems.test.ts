@@ -5,7 +5,7 @@ import { problemsOf, readNumber } from "./problems";
 const refused = (...errors: { pointer: string; detail: string }[]) =>
   new ApiError({ type: "", title: "", status: 422, detail: "all of it", request_id: "", errors });
 
-it("puts each problem at its control, and names the field of others", () => {
+it("puts each problem at its control, and names the fields of the others", () => {
   const error = refused(
     { pointer: "/steps", detail: "too few" },
     { pointer: "/overrides/micro_batch_size", detail: "too many" },
@@ -17,7 +17,7 @@ it("puts each problem at its control, and names the field of others", () => {
   });
 });
 
-it("keeps a refusal without fields, and has nothing to say without one", () => {
+it("keeps a refusal without fields, and is empty without a refusal", () => {
   expect(problemsOf(refused())).toEqual({ at: {}, others: ["all of it"] });
   expect(problemsOf(null)).toEqual({ at: {}, others: [] });
 });

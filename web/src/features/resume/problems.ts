@@ -1,10 +1,10 @@
-// What was typed into the dialog, and the problems of a resume, each at its control. Pure.
+// Typed values of the dialog, and the problems of a resume, each at its control. Pure.
 import { ApiError, messageOf, problemText } from "@/shared/api/errors";
 
 export type Control = "microBatchSize" | "steps" | "checkpoint";
 
 export interface Problems {
-  /** Text below a control. */
+  /** Text below each control. */
   at: Partial<Record<Control, string>>;
   /** Problems of other fields, each with the field's name. */
   others: string[];
@@ -31,7 +31,7 @@ export function problemsOf(error: unknown): Problems {
   return found;
 }
 
-/** A typed number: its value, null where the field is empty, or the problem of the text. */
+/** A typed number: its value, null for an empty field, or the problem of the text. */
 type Typed = { value: number | null; problem?: undefined } | { problem: string };
 
 const WHOLE = /^-?\d{1,15}$/;
@@ -49,7 +49,7 @@ export interface Numbers<Value> {
   steps: Value;
 }
 
-/** Return the typed numbers, null where one is malformed, and the problem of each field. */
+/** Return the typed numbers, null for malformed ones, and the problem of each field. */
 export function readNumbers(typed: Numbers<string>): {
   numbers: Numbers<number | null> | null;
   wrong: Partial<Numbers<string>>;

@@ -3,7 +3,7 @@ import type { Job, ResumeOptions } from "@/shared/api/types";
 import { rowsOf } from "./layouts";
 import { requestOf, resumeCommand } from "./useResume";
 
-/** The server alone decides which axes there are: `ep` stands for one that was added. */
+/** Only the server defines the axes: `ep` represents a new one. */
 const axes = (dp_replicate: number, dp_shard: number) => ({ dp_replicate, dp_shard, ep: 1 });
 
 const layout = (dp_replicate: number, dp_shard: number, fits: boolean | null = true) => ({
@@ -47,7 +47,7 @@ const row = (key: string) => {
 const plain = { checkpointId: null, microBatchSize: null, steps: null, allowCodeChange: false };
 
 describe("the request of a choice", () => {
-  test("names no axes where the server takes them by itself", () => {
+  test("names no axes if the server selects them itself", () => {
     expect(requestOf(job, { ...plain, row: row("4/1x4") })).toEqual({
       world_size: 4,
       overrides: {},
@@ -91,7 +91,7 @@ describe("the request of a choice", () => {
     );
   });
 
-  test("before the first attempt another layout than the spec's own is named", () => {
+  test("before the first attempt, any layout except the spec's own is named", () => {
     const first = rowsOf(options, null);
     const choose = (key: string) => {
       const found = first.find((one) => one.key.startsWith(key));

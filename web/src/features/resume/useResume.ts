@@ -1,4 +1,4 @@
-// A resume in the dialog: the choice, the request that it makes, its preview, and the launch.
+// A resume in the dialog: the choice, its request, its preview, and the launch.
 import {
   keepPreviousData,
   queryOptions,
@@ -24,7 +24,7 @@ const TYPING_MILLISECONDS = 250;
 const LIVE_MILLISECONDS = 3_000;
 
 export interface Opened {
-  /** Verb with which the dialog was opened; it stays when the job's state changes. */
+  /** The dialog's verb; it stays when the job's state changes. */
   verb: "resume" | "resize";
   onClose: () => void;
   /** Why the verb is no longer possible; the dialog still shows the choice. */
@@ -53,7 +53,7 @@ export function useResume(job: Job, { verb, onClose, gone }: Opened) {
   const choice = choiceOf(row, numbers, view.checkpoint, allowCodeChange);
   const isSame = isResize && isWhatRuns(choice);
   const launch = useLaunch(job, onClose);
-  // A launched job is queued and refuses a preview, but its own events would start one again.
+  // A launched job is queued and refuses a preview, but its own events would request one again.
   const isLaunched = launch.isPending || launch.isSuccess;
   const preview = useQuery({
     ...previewQuery(job.id, choice ? requestOf(job, choice) : {}),
@@ -69,7 +69,7 @@ export function useResume(job: Job, { verb, onClose, gone }: Opened) {
   }, [reset, gone, row?.key, typed, view.checkpoint]);
   Object.assign(problems.at, wrong);
   return {
-    // What ran out of memory would run again as it was.
+    // The launch would run out of memory again.
     isDeadEnd: aim === "memory" && choice !== null && needsAsMuch(choice),
     isResize,
     options,
@@ -89,7 +89,7 @@ export function useResume(job: Job, { verb, onClose, gone }: Opened) {
     problems,
     /** Whether a resize would change nothing. */
     isSame,
-    /** Whether the shown preview belongs to the choice, so that the launch does what it shows. */
+    /** Whether the visible preview belongs to the choice, so that the launch does what it shows. */
     isCurrent:
       !isSame &&
       preview.isSuccess &&
@@ -106,7 +106,7 @@ function useLaunch(job: Job, onClose: () => void) {
   return useMutation({
     mutationFn: (chosen: Choice) => postResume(job.id, requestOf(job, chosen)),
     onSuccess: (reply) => {
-      onClose(); // first: the new state of the job does not allow another resume
+      onClose(); // first, because the new state of the job forbids another resume
       client.setQueryData(keys.jobView(job.id), reply.job);
       void client.invalidateQueries({ queryKey: keys.job(job.id) });
       view.change({ dialog: null, checkpoint: null, aim: null, tab: "charts", range: null });
@@ -116,7 +116,7 @@ function useLaunch(job: Job, onClose: () => void) {
 
 export type Resume = ReturnType<typeof useResume>;
 
-/** The running attempt trains on while a resize is chosen, so its preview is read again. */
+/** Return the period of preview reads: during a resize dialog the running attempt trains on. */
 function refreshOf(isResize: boolean): number | typeof retryInterval {
   return isResize ? LIVE_MILLISECONDS : retryInterval;
 }
@@ -128,7 +128,7 @@ function isWhatRuns(choice: Choice | null): boolean {
   return row.isBefore && named.every((value) => value === null);
 }
 
-/** Whether the choice needs the memory of the attempt before. */
+/** Whether the choice needs as much memory as the previous attempt. */
 function needsAsMuch({ row, microBatchSize }: Choice): boolean {
   const before = row.option?.batch?.micro_batch_size ?? 1;
   return row.isBefore && (microBatchSize ?? before) >= before;
@@ -147,16 +147,16 @@ export interface Choice {
   row: Row;
   /** Null for the newest checkpoint of the lineage. */
   checkpointId: string | null;
-  /** Null where the field is empty, as for `steps`. */
+  /** Null for an empty field, like `steps`. */
   microBatchSize: number | null;
   steps: number | null;
-  /** Whether the own model's code may differ from what wrote the checkpoint. */
+  /** Whether the custom model's code may differ from the code that wrote the checkpoint. */
   allowCodeChange: boolean;
 }
 
 /**
- * Return the shortest request for a choice: like the command line that the dialog shows, it leaves
- * out what the server selects by itself.
+ * Return the shortest request for a choice: like the displayed command line, it omits values that the
+ * server selects itself.
  */
 export function requestOf(job: Job, choice: Choice): ResumeRequest {
   const { row, checkpointId, microBatchSize, steps } = choice;
@@ -193,16 +193,16 @@ export function resumeCommand(reference: string, job: Job, choice: Choice): stri
 }
 
 /**
- * Return the axes that the request must name; null where the number of slots selects the layout.
+ * Return the axes that the request must name; null if the number of slots selects the layout.
  *
- * On the present number of slots a resume keeps the layout, on others it takes the first legal one.
+ * On the present number of slots a resume keeps the layout; on another number it uses the first legal one.
  */
 function axesToName(job: Job, { option, isFirst, isBefore, worldSize }: Row) {
   const isSelected = isFirst && (isBefore || worldSize !== job.world_size);
   return isSelected ? null : (option?.layout ?? null);
 }
 
-/** The preview: the same request with `dry_run`, which stores nothing. */
+/** The preview: the same request as a dry run, which stores nothing. */
 const previewQuery = (id: string, request: ResumeRequest) =>
   queryOptions({
     queryKey: keys.jobPart(id, "preview", request),
@@ -212,7 +212,7 @@ const previewQuery = (id: string, request: ResumeRequest) =>
     staleTime: 0,
   });
 
-/** The server decides again what the preview showed: the catalog and the nodes may have changed. */
+/** Launch; the server decides again, because catalog and nodes may have changed since the preview. */
 function postResume(id: string, body: ResumeRequest, signal?: AbortSignal) {
   return ask(api.POST("/api/v1/jobs/{job_id}/resume", { params: at(id), body, signal }));
 }

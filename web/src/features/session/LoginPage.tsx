@@ -1,4 +1,4 @@
-// The login: a token, or the code of a one-time link that logs in by itself.
+// The login: with a token, or automatically with the code of a one-time link.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
 import { useNavigate } from "react-router";
@@ -18,7 +18,7 @@ export function LoginPage() {
   const logIn = useLogIn(nextPath(next));
   const used = useRef<string | null>(null);
   useEffect(() => {
-    // A code works once: React's second effect in development must not use it up again.
+    // A code works once: React's second effect in development must not use it again.
     if (!code || used.current === code) return;
     used.current = code;
     logIn.mutate({ code });

@@ -1,4 +1,4 @@
-// Who is logged in, and the way out.
+// The name of the logged-in person, and the logout.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { endSession } from "@/shared/api/session";

@@ -1,4 +1,4 @@
-/** Return the path to go to after the login: one of this site, never an address of another. */
+/** Return the path to open after the login: always a path of this site. */
 export function nextPath(asked: string | null): string {
   const isOwn = asked !== null && /^\/(?![/\\])/.test(asked);
   return isOwn ? asked : "/jobs";

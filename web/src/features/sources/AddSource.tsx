@@ -1,4 +1,4 @@
-// How a source registers: a one-time token, and the command of its provisioner.
+// Registers a source: a one-time token, and the command of its provisioner.
 import { provisionerCommand } from "@/shared/format/shell";
 import { JoinButton, JoinDialog } from "@/shared/tokens/JoinDialog";
 

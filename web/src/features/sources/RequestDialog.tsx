@@ -1,4 +1,4 @@
-// Explains, cancels or ends a request for nodes.
+// Explains, cancels or ends a node request.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
@@ -10,12 +10,12 @@ import type { Verb } from "./state";
 
 export const LABELS: Record<Verb, string> = { explain: "Explain", cancel: "Cancel", end: "End" };
 const HELP: Record<Verb, string> = {
-  explain: "The engine is asked in full why the request waits. Its answer becomes the reason.",
+  explain: "Reads from the engine why the request waits. Its full answer becomes the reason.",
   cancel:
-    "The engine's job is cancelled. What trains on its nodes continues elsewhere, from the last " +
+    "The engine's job is cancelled. Jobs on its nodes continue elsewhere, from the last " +
     "checkpoint.",
   end:
-    "The request is forgotten, and attempts on its nodes count as lost. Look at the engine first: " +
+    "The request is forgotten, and attempts on its nodes count as lost. Check the engine first: " +
     "it no longer describes this job.",
 };
 

@@ -109,7 +109,7 @@ function Time({ request }: { request: NodeRequest }) {
   );
 }
 
-/** The nodes that have joined; what a check found. */
+/** The joined nodes, and the findings of a check. */
 function Details({ request }: { request: NodeRequest }) {
   const { joined, results, state } = request;
   return (

@@ -1,4 +1,4 @@
-// Checks, pauses or unpauses a source, or requests nodes of it.
+// Checks, pauses or unpauses a source, or requests nodes from it.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useId, useState } from "react";
 import { api, ask } from "@/shared/api/client";
@@ -18,10 +18,10 @@ const LABELS: Record<Action, string> = {
   delete: "Delete",
 };
 const HELP: Record<Action, string> = {
-  check: "One node is requested. It examines the place and ends; its findings appear below.",
-  pause: "Nothing more is asked of the source. What it has allocated stays.",
-  unpause: "Queued jobs may cause requests again at once.",
-  request: "The nodes stay until the allocation ends, or nothing has run there for a while.",
+  check: "Requests one node, which examines its machine and ends. Its findings appear below.",
+  pause: "The source gets no new requests. Its allocated nodes stay.",
+  unpause: "Queued jobs can cause requests again immediately.",
+  request: "The nodes stay until the allocation ends, or until they have been idle for a while.",
   delete:
     "Only a source without open requests is deleted. Its token ends: a provisioner that still " +
     "serves it needs a new join token.",

@@ -1,4 +1,4 @@
-// Where nodes come from: each source with its state, limits and requests.
+// The sources of nodes, each with its state, limits and requests.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { sessionQuery, sourcesQuery } from "@/shared/api/queries";

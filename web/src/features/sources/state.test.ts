@@ -11,7 +11,7 @@ const ONLINE = {
   needs_login: null,
 } as unknown as Source;
 
-test("the most urgent hindrance of a source is its state", () => {
+test("the state of a source is its most urgent problem", () => {
   expect(standingOf(ONLINE)).toEqual({ word: "online", tone: "ok", why: null });
   const failed = { ...ONLINE, error: "invalid account" };
   expect(standingOf(failed).word).toBe("error");
@@ -24,7 +24,7 @@ test("the most urgent hindrance of a source is its state", () => {
   expect(standingOf({ ...paused, online: false, needs_login: login }).word).toBe("needs login");
 });
 
-test("an open request that the engine has forgotten is unknown", () => {
+test("an open request that the engine no longer lists is unknown", () => {
   const request = { state: "running", ref: "4711", engine_state: "unknown" } as NodeRequest;
   expect(isUnknown(request)).toBe(true);
   expect(isUnknown({ ...request, ref: null })).toBe(false);
@@ -32,7 +32,7 @@ test("an open request that the engine has forgotten is unknown", () => {
   expect(isUnknown({ ...request, engine_state: "running" })).toBe(false);
 });
 
-test("what can be done about a request depends on its state and on who looks", () => {
+test("the actions on a request depend on its state and on the user", () => {
   const request = { state: "pending", ref: "4711", engine_state: "pending" } as NodeRequest;
   expect(verbsOf(request, true)).toEqual(["explain", "cancel"]);
   expect(verbsOf(request, false)).toEqual(["explain"]);
@@ -43,7 +43,7 @@ test("what can be done about a request depends on its state and on who looks", (
   expect(verbsOf({ ...request, state: "ended" }, true)).toEqual([]);
 });
 
-test("the time of a request is the one that matters in its state", () => {
+test("the time of a request depends on its state", () => {
   const request = {
     created_at: "a",
     starts_at: "b",

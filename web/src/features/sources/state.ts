@@ -1,17 +1,17 @@
-// What keeps a source from supplying nodes, and how a request for nodes stands.
+// The state of a source and of a node request.
 import type { NodeRequest, Source } from "@/shared/api/types";
 import type { Tone } from "@/shared/ui/Badge";
 
 export interface Standing {
   word: string;
   tone: Tone;
-  /** Why, where there is a reason. */
+  /** The reason; null without one. */
   why: string | null;
 }
 
 const SILENT = "its provisioner does not answer";
 
-/** Return the state of a source: the most urgent hindrance first. */
+/** Return the state of a source: its most urgent problem. */
 export function standingOf(source: Source): Standing {
   const { needs_login: login, error } = source;
   if (login) return { word: "needs login", tone: "bad", why: login.reason };
@@ -40,7 +40,7 @@ export function toneOf(request: NodeRequest): Tone {
 
 export type Verb = "explain" | "cancel" | "end";
 
-/** What can be done about an open request: only the engine's ignorance allows to end one here. */
+/** Return the actions on an open request; only one that the engine does not list can be ended here. */
 export function verbsOf(request: NodeRequest, isAdmin: boolean): Verb[] {
   if (request.state === "ended") return [];
   const isWaiting = request.state === "pending" || request.state === "wanted";
@@ -57,7 +57,7 @@ export interface RequestTime {
   isPast: boolean;
 }
 
-/** The time that matters in a state: the expected start, the end of the allocation, the end. */
+/** Return the time to show in a state: the expected start, the end of the allocation, or the end. */
 export function timeOf({ state, ...request }: NodeRequest): RequestTime | null {
   if (state === "ended") return timeAt("ended", request.ended_at, true);
   if (state === "wanted") return timeAt("since", request.created_at, true);

@@ -1,4 +1,4 @@
-// The spec as submitted, and the values with which the job runs instead.
+// The spec as submitted, and the values that replace its own.
 import type { Job } from "@/shared/api/types";
 import { type JsonObject, sparseSpec } from "@/shared/format/document";
 import { command } from "@/shared/format/shell";
@@ -16,7 +16,7 @@ import "./spec.css";
 export function SpecView({ job }: { job: Job }) {
   const reference = useReference(job);
   const { hasAllFields: isAll, change } = useView();
-  // The spec came as JSON and is read as JSON again.
+  // The API returns the spec as JSON; its type here is that of the form.
   const whole = job.spec as unknown as JsonObject;
   const text = sparseToml(sparseSpec(whole, job.set_fields));
   return (
@@ -25,7 +25,7 @@ export function SpecView({ job }: { job: Job }) {
       <div className="toolbar">
         <h2>{job.imported_from === null ? "As submitted" : "As recorded"}</h2>
         <Button small aria-pressed={isAll} onClick={() => change({ hasAllFields: !isAll })}>
-          {isAll ? "Only what differs from the defaults" : "All fields"}
+          {isAll ? "Only values that differ from the defaults" : "All fields"}
         </Button>
         <CopyButton text={text} label="Copy as TOML" />
         {job.imported_from === null && (
@@ -100,7 +100,7 @@ function Sections({ job, isAll }: { job: Job; isAll: boolean }) {
 }
 
 interface Field {
-  /** As `set_fields` names it. */
+  /** Path as in `set_fields`. */
   path: string;
   label: string;
   value: unknown;

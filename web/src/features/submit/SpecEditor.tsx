@@ -1,4 +1,4 @@
-// One draft of a spec, as form and as text, its plan, and the button that submits it.
+// A draft of a spec as form and as text, its plan, and the submit button.
 
 import { useCallback, useMemo, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
@@ -29,12 +29,12 @@ const VIEWS: readonly Tab<ValuesOf<typeof SUBMIT>["view"]>[] = [
 
 interface SpecEditorProps {
   sections: FormSection[];
-  /** Pointers of what a program has not. */
+  /** Pointers that a program cannot have. */
   ofTrainer: readonly string[];
   start: JsonObject;
-  /** Pointers of values of the other job that are not shown here; null in `start`. */
+  /** Pointers of the other job's hidden values; these are null in `start`. */
   hidden: readonly string[];
-  /** Name of the job whose spec it starts with. */
+  /** Name of the job with the initial spec. */
   from: string | undefined;
 }
 
@@ -54,7 +54,7 @@ export function SpecEditor(props: SpecEditorProps) {
   const refusal = submit.error instanceof ApiError ? submit.error : plan.refusal;
   const errors = useMemo(() => {
     const own = draftProblems(spec, sections, hidden);
-    // The server sees a null or a text in place of a list; what is typed explains it better.
+    // The server gets null or a text instead of a list; a problem of the typed text explains it better.
     const named = new Set(own.map(({ pointer }) => pointer));
     return [...own, ...(refusal?.errors ?? []).filter(({ pointer }) => !named.has(pointer))];
   }, [spec, sections, hidden, refusal]);

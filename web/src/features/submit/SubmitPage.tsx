@@ -25,7 +25,7 @@ export function SubmitPage() {
   // The spec came as JSON and is read as JSON again.
   const whole = source.data?.spec as unknown as JsonObject | undefined;
   const { spec, hidden } = sparseSpec(whole ?? {}, source.data?.set_fields ?? []);
-  // What is hidden is entered again or removed before the copy is submitted.
+  // Hidden values must be entered again or removed before the copy is submitted.
   const start = hidden.reduce((draft, each) => withValue(draft, each, null), spec);
   return (
     <SpecEditor

@@ -2,32 +2,32 @@
 import { isObject, type Json, type JsonObject } from "@/shared/format/document";
 import { quoted } from "@/shared/format/shell";
 
-/** Above so many settings each one gets a line of its own. */
+/** With more settings than this, each gets its own line. */
 const ONE_LINE = 2;
-/** Texts that `--set` would read otherwise: it trims values, and takes an empty one for "unset". */
+/** Texts that `--set` would change: it trims values, and an empty value means "unset". */
 const NEEDS_QUOTES = /^$|^\s|\s$|^["'[{]|^(true|false|-?\d+(\.\d+)?(e[-+]?\d+)?)$/i;
-/** Names that `--set` does not part at their dots, or end at their `=`. */
+/** Names that `--set` accepts: without dots and `=`, at which it splits. */
 const NAME = /^[^.=\s]+$/;
 const VARIABLE = /^[A-Za-z_]\w*$/;
 
 /**
- * Return `trainyard submit --set ...`, or with a file where `--set` cannot say it.
+ * Return `trainyard submit --set ...`, or with a file if `--set` cannot express the spec.
  *
- * Other variables of `env` than `shown` are taken from those of the shell: no secret stays in its
- * history.
+ * Variables of `env` outside `shown` come from the shell's environment, so that its history holds no
+ * secret.
  */
 export function submitCommand(spec: JsonObject, shown: ReadonlySet<string>): string {
   const settings = settingsOf(spec, "", shown);
   // TOML has no null.
   if (settings === null) return `trainyard submit ${hasNull(spec) ? "job.json" : "job.toml"}`;
-  // Without any the command shows its usage: the default job has a name to give.
+  // Without settings the command would print its usage: set the default name.
   if (settings.length === 0) settings.push("name=job");
   const options = settings.map((setting) => `--set ${setting}`);
   const separator = options.length > ONE_LINE ? " \\\n  " : " ";
   return ["trainyard submit", ...options].join(separator);
 }
 
-/** Return `section.field=value`, quoted, for each value; null when one of them has no such form. */
+/** Return `section.field=value`, quoted, for each value; null if any value has no such form. */
 function settingsOf(
   section: JsonObject,
   prefix: string,
@@ -57,7 +57,7 @@ function hasNull(value: Json): boolean {
   return isObject(value) ? Object.values(value).some(hasNull) : value === null;
 }
 
-/** TOML, in which `--set` is written, has no null. */
+/** Whether `--set` can express a value: it uses TOML, which has no null. */
 function isExpressible(value: Json): boolean {
   return Array.isArray(value) ? value.every(isExpressible) : value !== null && !isObject(value);
 }

@@ -1,18 +1,18 @@
-// What is wrong in a draft before the server reads it: values that no spec could hold.
+// Problems of a draft that are found without the server: values that no spec can hold.
 import type { Problem } from "@/shared/api/types";
 import { dotted, isObject, type JsonObject, nullsIn, valueAt } from "@/shared/format/document";
 import { splitWords } from "@/shared/format/shell";
 import { rowsProblem } from "./form/pairs";
 import type { FormField, FormSection } from "./schema";
 
-/** Fields of `program.code` that the command line alone reads. */
+/** Fields of `program.code` that only the command line reads. */
 const PACKED = ["local", "git", "commit", "include"];
 
 /**
  * Return each problem with its pointer.
  *
- * `hidden` are the pointers of values of another job that are not shown: null in the draft until
- * they are entered again.
+ * `hidden` are the pointers of another job's hidden values, which are null in the draft until they are
+ * entered again.
  */
 export function draftProblems(
   spec: JsonObject,
@@ -40,7 +40,7 @@ function unread(spec: JsonObject, hidden: readonly string[]): Problem[] {
 function typing(spec: JsonObject, { pointer, control, isRequired }: FormField): Problem[] {
   const value = valueAt(spec, pointer);
   if (isRequired && Array.isArray(value) && value.length === 0) {
-    return [{ pointer, detail: "Enter what is run, such as train.py." }];
+    return [{ pointer, detail: "Enter the command to run, such as train.py." }];
   }
   if (control.kind === "words" && typeof value === "string") {
     const found = splitWords(value);

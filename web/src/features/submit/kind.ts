@@ -1,15 +1,15 @@
-// The two kinds of job: the built-in trainer runs, or a program in its place.
+// The two kinds of job: one runs the built-in trainer, the other a program.
 import { isObject, type JsonObject, valueAt, withValue } from "@/shared/format/document";
 
 const PROGRAM = ["/program"];
 
 export interface Draft {
   spec: JsonObject;
-  /** What the other kind of job had, and this one may not have. */
+  /** Values of the other kind that this kind cannot have. */
   parked: JsonObject;
 }
 
-/** Return the draft as the other kind of job; what that kind had before is there again. */
+/** Return the draft as the other kind of job, with that kind's earlier values restored. */
 export function otherKind({ spec, parked }: Draft, ofTrainer: readonly string[]): Draft {
   const hasProgram = isObject(spec.program);
   const left = hasProgram ? PROGRAM : ofTrainer;
@@ -23,7 +23,7 @@ export function otherKind({ spec, parked }: Draft, ofTrainer: readonly string[])
   };
 }
 
-/** Return `to` with the values that `from` has at some pointers. */
+/** Return `to` with the values of `from` at some pointers. */
 function moved(from: JsonObject, to: JsonObject, pointers: readonly string[]): JsonObject {
   return pointers.reduce<JsonObject>((draft, pointer) => {
     const value = valueAt(from, pointer);

@@ -1,4 +1,4 @@
-// Where each problem that the server found is shown: at its field, its section, or above the form.
+// The place of each problem from the server: at its field, at its section, or above the form.
 import type { Problem } from "@/shared/api/types";
 import { ancestors } from "@/shared/format/document";
 import { type FormSection, pointerOf } from "./schema";
@@ -6,13 +6,13 @@ import { type FormSection, pointerOf } from "./schema";
 export interface PlacedProblems {
   /** Texts by the pointer of the field. */
   byField: ReadonlyMap<string, readonly string[]>;
-  /** Texts by the name of the section, for what concerns several of its fields. */
+  /** Texts by name of section, for problems of several of its fields. */
   bySection: ReadonlyMap<string, readonly string[]>;
-  /** What belongs to no field of the form, with its pointer. */
+  /** Problems without a field of the form, with their pointers. */
   elsewhere: readonly Problem[];
 }
 
-/** Put each problem to the nearest thing of the form that its pointer names. */
+/** Assign each problem to the nearest field or section of its pointer. */
 export function placeProblems(
   problems: readonly Problem[],
   sections: readonly FormSection[],
@@ -33,7 +33,7 @@ export function placeProblems(
   return { byField, bySection, elsewhere };
 }
 
-/** Return how many problems a section has, those of its fields included. */
+/** Return the number of problems of a section and its fields. */
 export function problemsIn(section: FormSection, placed: PlacedProblems): number {
   const own = placed.bySection.get(section.name)?.length ?? 0;
   return section.fields.reduce(

@@ -36,12 +36,12 @@ describe("a program in the form", () => {
     expect(trainer.some((section) => pointerOf(section).startsWith("/program"))).toBe(false);
   });
 
-  it("has the sections of the trainer that a job's page leaves out", () => {
+  it("has the trainer's sections that a job's page omits", () => {
     const sections = ofTrainer.filter((pointer) => pointer.split("/").length === 2);
     expect(sections).toEqual([...OF_THE_TRAINER].map((name) => `/${name}`));
   });
 
-  it("keeps what was typed when the kind changes, in both directions", () => {
+  it("keeps typed values when the kind changes, in both directions", () => {
     const trainer = {
       name: "a",
       model: { size: "8B" },
@@ -59,7 +59,7 @@ describe("a program in the form", () => {
     expect(otherKind(second, ofTrainer).spec).toEqual(program);
   });
 
-  it("stays a program whatever is reset in it", () => {
+  it("stays a program after any reset in it", () => {
     const field = (pointer: string) => fields.find((each) => each.pointer === pointer) as never;
     const spec = { program: { command: ["x.py"] } };
     expect(withField(spec, field("/program/command"), [])).toEqual({ program: { command: [] } });
@@ -97,12 +97,12 @@ describe("the words of a command", () => {
     ["a\\", { open: "\\" }],
   ])("are none in %j", (line, open) => expect(splitWords(line)).toEqual(open));
 
-  it("are a problem where there are none", () => {
+  it("are a problem if absent", () => {
     const [problem] = problemsOf({ program: { command: [] } });
-    expect(problem).toBe("/program/command Enter what is run, such as train.py.");
+    expect(problem).toBe("/program/command Enter the command to run, such as train.py.");
   });
 
-  it("are read again as they are written", () => {
+  it("survive a round trip", () => {
     const words = [
       "a",
       "",
@@ -155,7 +155,7 @@ describe("names and values", () => {
     expect(tableOf(rows, env)).toEqual({ a: "1", b: "true", c: "[1, 2]", d: '"1"', e: "x y" });
   });
 
-  it("reach a program as they were typed, where a number would be another one", () => {
+  it("reach a program as typed, even if a number would change", () => {
     const rows = [
       ["a", "1.0"],
       ["b", "9007199254740993"],
@@ -165,14 +165,14 @@ describe("names and values", () => {
     expect(tableOf(rows, scalars)).toEqual(Object.fromEntries(rows));
   });
 
-  it("keep a row that is no variable yet, which is a problem", () => {
+  it("keep an incomplete row, which is a problem", () => {
     const twice = [
       ["A", "1"],
       ["A", "2"],
     ] as const;
     expect(tableOf([...twice, ["", ""]], env)).toEqual(twice);
     expect(rowsOf(tableOf(twice, env), env)).toEqual(twice);
-    expect(problemsOf({ env: tableOf(twice, env) })).toEqual(["/env A is there twice."]);
+    expect(problemsOf({ env: tableOf(twice, env) })).toEqual(["/env A is given twice."]);
     expect(problemsOf({ env: tableOf([["", "x"]], env) })).toEqual(["/env A value has no name."]);
     expect(problemsOf({ env: { A: "1" } })).toEqual([]);
   });
@@ -189,7 +189,7 @@ describe("a copy of another job", () => {
   };
   const set = ["name", "env.NCCL_DEBUG", "env.HF_TOKEN", "program.command", "program.arguments"];
 
-  it("has nothing that is masked, nor a number that a browser cannot read", () => {
+  it("has no masked value, nor a number that a browser cannot represent", () => {
     expect(sparseSpec(whole, set)).toEqual({
       spec: {
         name: "old",
@@ -205,7 +205,7 @@ describe("a copy of another job", () => {
     });
   });
 
-  it("names what has to be entered again, until it is there or removed", () => {
+  it("names the values to enter again, until they are set or removed", () => {
     const hidden = ["/env/HF_TOKEN"];
     const [problem] = problemsOf({ env: { HF_TOKEN: null } }, hidden);
     expect(problem).toBe(
@@ -245,7 +245,7 @@ describe("what a browser cannot do", () => {
     expect(submitCommand(odd, shownNames(all))).toBe("trainyard submit job.toml");
   });
 
-  it("writes what --set would read as another value in quotes, and a dotted name in a file", () => {
+  it("quotes a value that --set would change, and uses a file for a dotted name", () => {
     const program = (value: JsonObject) => ({ program: { arguments: value } });
     expect(submitCommand(program({ a: "1", b: 1 }), new Set())).toBe(
       `trainyard submit --set 'program.arguments.a="1"' --set program.arguments.b=1`,

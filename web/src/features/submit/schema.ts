@@ -1,4 +1,4 @@
-// The submit form as data, drawn from the JSON Schema of the job spec.
+// The submit form as data, derived from the JSON Schema of the job spec.
 import { escaped, type Json } from "@/shared/format/document";
 
 /** How a value is entered. */
@@ -6,7 +6,7 @@ export type Control =
   | { kind: "switch" }
   | { kind: "choice"; options: (string | boolean)[] }
   | { kind: "number" }
-  /** Free text, perhaps with values to choose from. */
+  /** Free text, optionally with suggestions. */
   | { kind: "text"; suggestions: string[]; isLong: boolean }
   /** One of some words, or a number. */
   | { kind: "word-or-number"; suggestions: string[] }
@@ -20,7 +20,7 @@ export type Control =
   | { kind: "json" };
 
 export interface Pairs {
-  /** Names to choose from. */
+  /** Suggested names. */
   names: string[];
   /** Whether each value is text; else it may be a number, a boolean or a list too. */
   isText: boolean;
@@ -29,7 +29,7 @@ export interface Pairs {
 }
 
 export interface FormField {
-  /** JSON pointer, as the server names it in a refusal. */
+  /** JSON pointer, as in refusals of the server. */
   pointer: string;
   name: string;
   help: string;
@@ -37,7 +37,7 @@ export interface FormField {
   default: Json;
   /** Whether the value may be absent (null). */
   isNullable: boolean;
-  /** Whether a section with nothing in it is not legal without this field. */
+  /** Whether the section is illegal without this field. */
   isRequired: boolean;
   control: Control;
 }
@@ -49,7 +49,7 @@ export interface FormSection {
   fields: FormField[];
 }
 
-/** What is read of a JSON Schema. */
+/** The part of JSON Schema that the form uses. */
 interface Schema {
   type?: string;
   enum?: Json[];
@@ -73,7 +73,7 @@ interface Schema {
   unit?: string;
 }
 
-/** From so many characters on a text gets several lines. */
+/** A text of at least this many characters gets several lines. */
 const LONG_TEXT = 1000;
 
 /** Return the sections of a form for a job spec: the job's own fields, then each section. */
@@ -91,12 +91,12 @@ export function formOf(document: unknown): FormSection[] {
   return sections;
 }
 
-/** Return the JSON pointers of what belongs to the built-in trainer alone. */
+/** Return the JSON pointers that only the built-in trainer has. */
 export function trainerPointers(document: unknown): string[] {
   return (document as Schema).of_the_trainer ?? [];
 }
 
-/** Return the variables whose values views show. */
+/** Return the variables with unmasked values. */
 export function shownNames(sections: readonly FormSection[]): ReadonlySet<string> {
   const controls = sections.flatMap(({ fields }) => fields.map(({ control }) => control));
   return new Set(
@@ -104,7 +104,7 @@ export function shownNames(sections: readonly FormSection[]): ReadonlySet<string
   );
 }
 
-/** Return what a draft may hold: a program, or the sections of the built-in trainer. */
+/** Return the possible sections of a draft: those of a program, or of the built-in trainer. */
 export function sectionsFor(
   sections: readonly FormSection[],
   ofTrainer: readonly string[],
@@ -131,7 +131,7 @@ export function pointerOf({ name }: FormSection): string {
   return name === "" ? "" : `/${name.replaceAll(".", "/")}`;
 }
 
-/** Return a section and those inside it, each with the fields that are no section; else none. */
+/** Return a section and its nested sections, each with its plain fields; empty for any other field. */
 function sectionsOf(
   name: string,
   property: Schema,
@@ -151,7 +151,7 @@ function sectionsOf(
     const isRequired = resolved.required?.includes(field) ?? false;
     fields.push({ ...fieldOf(pointer, field, schema, definitions), isRequired });
   }
-  // Where a section may be absent, its field describes that, and the section itself.
+  // The field of an optional section describes its absence and the section itself.
   const texts = [property.description, resolved.description];
   const help = oneLine((property.anyOf ? texts.reverse() : texts).find(Boolean) ?? "");
   return [{ name, help, fields }, ...inner];
@@ -177,7 +177,7 @@ function fieldOf(
   };
 }
 
-/** A field without a default in the schema has one that is made anew each time: an empty one. */
+/** Return the empty default of a field that has none in the schema, such as a list. */
 function emptyOf(values: readonly Schema[]): Json {
   const type = values[0]?.type;
   if (type === "object") return {};

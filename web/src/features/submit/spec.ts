@@ -1,4 +1,4 @@
-// Values of the draft, as they are typed.
+// Edits of the draft.
 import type { RankedLayout } from "@/shared/api/types";
 import {
   ancestors,
@@ -9,15 +9,15 @@ import {
 } from "@/shared/format/document";
 import type { FormField, FormSection } from "./schema";
 
-/** Return the document with a field set; its default is left out, unless the field is required. */
+/** Return the document with a field set; its default is omitted, unless the field is required. */
 export function withField(spec: JsonObject, field: FormField, value: Json): JsonObject {
   const isLeftOut = !field.isRequired && isEqual(value, field.default);
   const changed = withValue(spec, field.pointer, isLeftOut ? undefined : value);
-  // A program without a field is a program all the same.
+  // A program without any field stays a program.
   return isObject(spec.program) && !changed.program ? { ...changed, program: {} } : changed;
 }
 
-/** Return the document with its names in the order of the form; unknown ones stand last. */
+/** Return the document with its names in the order of the form; unknown names come last. */
 export function inOrder(spec: JsonObject, sections: readonly FormSection[]): JsonObject {
   const pointers = sections.flatMap(({ fields }) => fields.map(({ pointer }) => pointer));
   const places = new Map<string, number>();
@@ -41,10 +41,10 @@ function ordered(value: JsonObject, pointer: string, places: Map<string, number>
 }
 
 /**
- * Return the document on another layout; the shards of the weights fill its slots, and what was
- * chosen for other sizes is left out.
+ * Return the document with another layout; `dp_shard` fills its slots, and choices for other sizes are
+ * removed.
  *
- * The micro-batch size is written where the layout needs another one than `planned`.
+ * The micro-batch size is set if the layout needs one that differs from `planned`.
  */
 export function withLayout(spec: JsonObject, option: RankedLayout, planned: number): JsonObject {
   let changed = spec;
@@ -62,11 +62,11 @@ export function withLayout(spec: JsonObject, option: RankedLayout, planned: numb
 
 const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
 
-/** Return the typed number, or the text where it is none: the server then rejects it. */
+/** Return the typed number; any other text is returned unchanged, and the server rejects it. */
 export function numberTyped(text: string): number | string {
   const plain = text.replaceAll(/[\s_]/g, "");
   const number = Number(plain);
-  // Beyond 2^53 a number would quietly become another one.
+  // Beyond 2^53 a number would silently change.
   const isExact = !Number.isInteger(number) || Number.isSafeInteger(number);
   return NUMBER.test(plain) && isExact ? number : text.trim();
 }

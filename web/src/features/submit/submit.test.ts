@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { RankedLayout } from "@/shared/api/types";
 import { type JsonObject, sparseSpec, valueAt, withValue } from "@/shared/format/document";
-// The schema as the server gives it: a generated file whose freshness is checked.
+// The server's schema: a generated file; a test checks that it is current.
 import document from "../../../../tests/library/spec/job.schema.json";
 import { submitCommand } from "./commandLine";
 import { COMMON, isCommon } from "./form/common";
@@ -19,7 +19,7 @@ function field(pointer: string): FormField {
 }
 
 describe("a ranked layout", () => {
-  it("is written without the choices that were made for other sizes", () => {
+  it("is set without the choices for other sizes", () => {
     const parallelism = { tp: 8, async_tp: true, dp_shard: 1, cp_method: "ulysses" };
     const option = {
       layout: { dp_replicate: 2, dp_shard: 4, cp: 1, tp: 1, pp: 1 },
@@ -45,7 +45,7 @@ describe("the form", () => {
     );
   });
 
-  it("has help for every field, and a control that is no raw JSON for all but nested lists", () => {
+  it("has help for every field, and a control other than raw JSON except for nested lists", () => {
     expect(fields.filter((each) => each.help === "")).toEqual([]);
     const raw = fields.filter((each) => each.control.kind === "json");
     expect(raw.map((each) => each.pointer)).toEqual(["/parallelism/pp_stage_modules"]);
@@ -98,7 +98,7 @@ describe("the form", () => {
 });
 
 describe("the draft", () => {
-  it("holds only what differs from the defaults", () => {
+  it("holds only values that differ from the defaults", () => {
     const steps = field("/training/steps");
     const set = withField({}, steps, 200);
     expect(set).toEqual({ training: { steps: 200 } });
@@ -111,18 +111,18 @@ describe("the draft", () => {
     });
   });
 
-  it("does not change the draft before", () => {
+  it("does not modify the previous draft", () => {
     const before: JsonObject = { model: { dim: 8 } };
     expect(withValue(before, "/model/size", "8B")).toEqual({ model: { dim: 8, size: "8B" } });
     expect(before).toEqual({ model: { dim: 8 } });
   });
 
-  it("follows escaped pointers, and what is no section holds nothing", () => {
+  it("follows escaped pointers, and has no value below a non-section", () => {
     expect(valueAt({ "a/b": { "c~d": 1 } }, "/a~1b/c~0d")).toBe(1);
     expect(valueAt({ model: 7 }, "/model/size")).toBeUndefined();
   });
 
-  it("takes over another job's spec without defaults and without masked secrets", () => {
+  it("copies another job's spec without defaults and masked secrets", () => {
     const whole = {
       name: "old",
       training: { steps: 100, seq_len: 64 },
@@ -172,7 +172,7 @@ describe("the command line", () => {
     expect(submitCommand({ name: "b" }, NONE)).toBe("trainyard submit --set name=b");
   });
 
-  it("names a file where no setting can say it", () => {
+  it("names a file if settings cannot express the spec", () => {
     expect(submitCommand({ training: { max_grad_norm: null } }, NONE)).toBe(
       "trainyard submit job.json",
     );
@@ -197,13 +197,13 @@ describe("problems", () => {
     sections,
   );
 
-  it("stand at their field, or at the field that holds them", () => {
+  it("are placed at their field, or at its parent field", () => {
     expect(placed.byField.get("/training/steps")).toEqual(["too few", "odd"]);
     expect(placed.byField.get("/retry/on")).toEqual(["no reason"]);
     expect(placed.byField.get("/env")).toEqual(["no name"]);
   });
 
-  it("stand at their section, or above the form, where no field is theirs", () => {
+  it("are placed at their section, or above the form, without a field", () => {
     expect(placed.bySection.get("parallelism")).toEqual(["axes do not multiply"]);
     expect(placed.bySection.get("model")).toEqual(["unknown field"]);
     expect(placed.elsewhere.map((problem) => problem.pointer)).toEqual(["", "/modle"]);

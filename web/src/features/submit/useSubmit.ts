@@ -1,4 +1,4 @@
-// Submits a draft; a repeat of the same draft can make no second job.
+// Submits a draft; a repeat of the same draft creates no second job.
 
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useMemo } from "react";

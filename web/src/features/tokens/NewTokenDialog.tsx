@@ -1,4 +1,4 @@
-// Makes a token, and shows its secret once, with what it is used for.
+// Creates a token, and shows its secret once, with the command that uses it.
 
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";

@@ -1,4 +1,4 @@
-// Confirms before a token is revoked, and shows what ends with it.
+// Confirms before a token is revoked, and shows the consequences.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
@@ -9,11 +9,11 @@ import { ActionDialog } from "@/shared/ui/Dialog";
 const ENDS: Record<Token["kind"], string> = {
   admin: "",
   api: "Programs that use it, and browsers that logged in with it, are refused from now on.",
-  join: "No further machine can join with it; one that has joined stays.",
-  login: "Its link logs in no further browser.",
+  join: "No other machine can join with it; a joined machine stays.",
+  login: "Its link can no longer log in a browser.",
   node: "The node’s worker is refused from now on. Its jobs keep training, but cannot report.",
   source:
-    "The source’s provisioner is refused from now on. Its nodes keep running; nothing more is asked of it.",
+    "The source’s provisioner is refused from now on. Its nodes keep running; it gets no new requests.",
 };
 
 export function RevokeDialog({ token, onClose }: { token: Token; onClose: () => void }) {

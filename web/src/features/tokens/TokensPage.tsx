@@ -1,4 +1,4 @@
-// Tokens of people, programs and nodes: made, listed, revoked.
+// Creates, lists and revokes the tokens of people, programs and nodes.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { tokensQuery } from "@/shared/api/queries";

@@ -7,7 +7,7 @@ const refused = (status: number, error: unknown) =>
   ask(Promise.resolve({ error, response: new Response(null, { status }) }));
 
 describe("answers", () => {
-  it("are what the server sent", async () => {
+  it("are returned as the server sent them", async () => {
     const response = new Response(null, { status: 200 });
     expect(await ask(Promise.resolve({ data: { id: "x" }, response }))).toEqual({ id: "x" });
   });

@@ -12,7 +12,7 @@ export const api = createClient<paths>({
 type Answer<Data> = { data?: Data; error?: unknown; response: Response };
 
 /**
- * Return what the server answered.
+ * Return the body of the server's answer.
  *
  * Throws `ApiError` when it refused, `UnreachableError` when it did not answer.
  */

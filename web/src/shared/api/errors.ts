@@ -13,7 +13,7 @@ export class ApiError extends Error {
     return this.problem.status;
   }
 
-  /** Each field that is wrong, by JSON pointer. */
+  /** Each invalid field, by JSON pointer. */
   get errors(): readonly Problem[] {
     return this.problem.errors ?? [];
   }
@@ -36,20 +36,20 @@ export class UnreachableError extends Error {
   }
 }
 
-/** Milliseconds until a read that failed for a passing reason is tried again. */
+/** Milliseconds until a read is retried after a transient failure. */
 const RETRY_PAUSE = 5_000;
 
-/** A refusal is permanent; an absent or overloaded server recovers. */
+/** Whether an error is transient: an unreachable or overloaded server recovers, a refusal stays. */
 export function isPassing(error: unknown): boolean {
   return error instanceof UnreachableError || (error instanceof ApiError && error.status >= 500);
 }
 
-/** Return when a failed read is tried again by itself, so that its error goes with its cause. */
+/** Return the milliseconds until a failed read is retried, so that its error disappears with its cause. */
 export function retryInterval({ state }: { state: { error: unknown } }): number | false {
   return isPassing(state.error) ? RETRY_PAUSE : false;
 }
 
-/** Return the problem in an answer's body; a proxy may have answered with something else. */
+/** Return the problem in an answer's body, or a substitute for the answer of a proxy. */
 export function problemOf(body: unknown, response: Response): ProblemDetails {
   if (isProblem(body)) return body;
   return {

@@ -1,16 +1,16 @@
-// Every query of the dashboard: its key, and how it is read. Live events write to the same keys.
+// Every query of the dashboard: its key and its request. Live events write to the same keys.
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "./client";
 import { isUnauthenticated } from "./errors";
 import type { JobState, Session } from "./types";
 
-/** Jobs that can be told apart in one chart; the server takes no more. */
+/** Most jobs that one chart can distinguish; the server accepts no more. */
 export const MAX_COMPARED = 8;
 
-/** Images, histograms, or `files`: all that is neither. */
+/** Images, histograms, or `files`: every other artifact. */
 export type ArtifactGroup = "image" | "histogram" | "files";
 
-/** Which jobs a table shows; what is empty does not restrict. */
+/** Which jobs a table shows; an empty field does not restrict. */
 export interface JobFilter {
   states: JobState[];
   tags: string[];
@@ -33,12 +33,12 @@ export const keys = {
   jobs: ["jobs"] as const,
   jobCounts: ["job-counts"] as const,
   jobList: (filter: JobFilter) => ["jobs", filter] as const,
-  /** Everything of one job lies under this key; its parts are `[...keys.job(id), "attempts"]`... */
+  /** The key of all data of one job; its parts are `[...keys.job(id), "attempts"]`... */
   job: (id: string) => ["job", id] as const,
   jobView: (id: string) => ["job", id, "view"] as const,
   jobPart: (id: string, part: string, ...more: readonly unknown[]) =>
     ["job", id, part, ...more] as const,
-  /** Apart from the other parts of a job, whose events bring no artifact. */
+  /** Separate from the other parts of a job, because their events contain no artifact. */
   artifacts: (id: string, ...kind: readonly ArtifactGroup[]) => ["artifacts", id, ...kind] as const,
   nodes: ["nodes"] as const,
   nodeMetrics: (name: string) => ["node-metrics", name] as const,
@@ -131,7 +131,7 @@ export const sourcesQuery = queryOptions({
 
 const ENDED_REQUESTS = 10;
 
-/** The requests for nodes of a source: every open one, then the newest that have ended. */
+/** The node requests of a source: every open one, then the newest ended ones. */
 export const nodeRequestsQuery = (name: string) =>
   queryOptions({
     queryKey: [...keys.sources, name, "requests"],
@@ -154,7 +154,7 @@ export const projectsQuery = queryOptions({
     allPages((query) => ask(api.GET("/api/v1/projects", { params: { query }, signal }))),
 });
 
-/** The curves of a node over the last hours; `names` divides series by commas. */
+/** The curves of a node over the last hours; `names` is a comma-separated list of series. */
 export const nodeMetricsQuery = (name: string, hours: number, names: string) =>
   queryOptions({
     queryKey: [...keys.nodeMetrics(name), hours, names] as const,
@@ -180,7 +180,7 @@ export function pageOf(token: string | null, page_size = 100): PageQuery {
   return token ? { page_size, page_token: token } : { page_size };
 }
 
-/** Return the items of every page of a list that is short by nature. */
+/** Return the items of all pages of a short list. */
 export async function allPages<Item>(
   read: (query: PageQuery) => Promise<{ items: Item[]; next_page_token?: string | null }>,
 ): Promise<Item[]> {

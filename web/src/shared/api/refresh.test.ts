@@ -39,7 +39,7 @@ it("ends a slow read while events arrive all the time", async () => {
   expect(reads).toBeLessThan(1 + 5_000 / REFRESH_PAUSE);
 });
 
-it("reads once more after events that came during a read", async () => {
+it("reads again after events that came during a read", async () => {
   await vi.advanceTimersByTimeAsync(SLOW);
   const refresher = new Refresher(client);
   for (let event = 0; event < 5; event += 1) refresher.refresh(KEY);

@@ -2,15 +2,15 @@
 import { hashKey, type QueryClient, type QueryKey, useQueryClient } from "@tanstack/react-query";
 import { useMemo } from "react";
 
-/** Usual pause between two reads of one key, in milliseconds: events may come by the hundred. */
+/** Default pause between two reads of one key, in milliseconds: events may come by the hundred. */
 export const REFRESH_PAUSE = 500;
 
 /**
- * A read that an event starts is never cut off by the next event: under steady events it would
- * never end. Events during a read lead to one more read after it.
+ * Refreshes queries after events. The next event never cancels a read that an event started: under
+ * steady events none would complete. Events during a read lead to one more read after it.
  */
 export class Refresher {
-  /** Keys whose read is under way, and whether another one must follow. */
+  /** Keys that are being read, and whether another read must follow. */
   private readonly reading = new Map<string, boolean>();
 
   constructor(
@@ -18,7 +18,7 @@ export class Refresher {
     private readonly pause = REFRESH_PAUSE,
   ) {}
 
-  /** Read what is shown under a key again, and mark the rest as stale. */
+  /** Read the visible queries under a key again, and mark the others as stale. */
   refresh(queryKey: QueryKey): void {
     const hash = hashKey(queryKey);
     const isReading = this.reading.has(hash);
@@ -27,7 +27,7 @@ export class Refresher {
   }
 
   private async read(queryKey: QueryKey, hash: string): Promise<void> {
-    // A read that began before the event may miss it: only that one is cut off.
+    // A read that began before the event may miss it: only that read is cancelled.
     await this.client.invalidateQueries({ queryKey });
     await new Promise((done) => setTimeout(done, this.pause));
     const isBehind = this.reading.get(hash);

@@ -573,7 +573,7 @@ export interface paths {
         };
         /**
          * Images, histograms and files of a job
-         * @description List artifacts, the newest first; histograms are part of the list.
+         * @description List artifacts, histograms included, the newest first.
          */
         get: operations["artifacts_get_artifacts"];
         put?: never;
@@ -593,7 +593,7 @@ export interface paths {
         };
         /**
          * Content of an image or a file
-         * @description Return the bytes; images have their type, and anything else is a download.
+         * @description Return the bytes; an image has its type, any other content is a download.
          */
         get: operations["artifacts_get_content"];
         put?: never;
@@ -655,9 +655,10 @@ export interface paths {
         put?: never;
         /**
          * Import a run
-         * @description Store a run that another tool recorded, as a job that has ended; its points follow.
+         * @description Store a run of another tool as an ended job; its points follow in other requests.
          *
-         *     The same content, by its digest, is the same job: the reply has the number of stored points.
+         *     A repeat with the same content, by its digest, returns the same job. The reply has the number of
+         *     stored points.
          */
         post: operations["imports_start"];
         delete?: never;
@@ -677,7 +678,7 @@ export interface paths {
         put?: never;
         /**
          * Add points to an import
-         * @description Store the next points; points that are stored already change nothing, a gap is refused.
+         * @description Store the next points; stored points are ignored, and a gap is refused.
          */
         post: operations["imports_add"];
         delete?: never;
@@ -695,9 +696,10 @@ export interface paths {
         };
         /**
          * Charts of a job
-         * @description Return buckets of series along the lineage, abandoned branches as curves of their own.
+         * @description Return buckets of series along the lineage; each abandoned branch is a curve of its own.
          *
-         *     With `Accept: text/csv` all points as `attempt,step,time,name,value`, along the lineage.
+         *     With `Accept: text/csv`, return all points along the lineage as
+         *     `attempt,step,time,name,value`.
          */
         get: operations["metrics_metrics"];
         put?: never;
@@ -719,10 +721,9 @@ export interface paths {
          * Charts of several jobs
          * @description Return buckets of the same series of several jobs, each along its current lineage.
          *
-         *     Each bucket also has the time and the tokens of its last step, so that curves may be laid over
-         *     each other by steps, tokens or time. With `x=tokens` or `x=seconds` the stretch is that of each
-         *     job's own count, seconds from its first point on, and buckets reach over both ends to the next
-         *     steps.
+         *     Each bucket also has the time and the tokens of its last step, so that curves can be overlaid by
+         *     steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job's own
+         *     count; seconds count from its first point. Buckets extend beyond both ends to the next steps.
          */
         get: operations["metrics_compare_metrics"];
         put?: never;
@@ -762,7 +763,7 @@ export interface paths {
         };
         /**
          * What slows a job
-         * @description Return what slows a job by its own records, each with evidence, a remedy and its gain.
+         * @description Return findings on what slows a job, each with evidence, a remedy and its gain.
          */
         get: operations["goodput_read_advice"];
         put?: never;
@@ -782,7 +783,7 @@ export interface paths {
         };
         /**
          * Accuracy of predicted step times
-         * @description Return what finished runs taught of each kind of hardware, with the errors of predictions.
+         * @description Return the calibration of each kind of hardware, with the errors of predictions.
          */
         get: operations["jobs_calibrations"];
         put?: never;
@@ -901,7 +902,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Lines of a rank's log that hold a text
+         * Search a rank's log
          * @description Search a part of the log; `next_line` is where the next search continues.
          */
         get: operations["logs_search_logs"];
@@ -18223,9 +18224,9 @@ export interface operations {
             query?: {
                 /** @description Only this kind, such as `image`. */
                 kind?: string | null;
-                /** @description None of these kinds. */
+                /** @description Kinds to leave out. */
                 without?: string[];
-                /** @description Only those of this name, and those below it as a folder. */
+                /** @description Only this name, and names below it as a folder. */
                 name?: string | null;
                 /** @description `next_page_token` of the page before; the first page when absent. */
                 page_token?: string | null;
@@ -18714,7 +18715,7 @@ export interface operations {
     metrics_metrics: {
         parameters: {
             query?: {
-                /** @description Series, divided by commas; the first 50 by name when absent. */
+                /** @description Series, separated by commas; by default the first 50 by name. */
                 names?: string | null;
                 /** @description Buckets of one curve. */
                 max_points?: number;
@@ -18794,15 +18795,15 @@ export interface operations {
             query: {
                 /** @description Ids of jobs, separated by commas; at most 8. */
                 jobs: string;
-                /** @description Series, divided by commas; without it the answer has the jobs and the names of their series alone. */
+                /** @description Series, separated by commas. Without it the answer has only the jobs and the names of their series. */
                 names?: string | null;
                 /** @description Buckets of one curve. */
                 max_points?: number;
-                /** @description What `from_x` and `to_x` count. */
+                /** @description Unit of `from_x` and `to_x`. */
                 x?: "step" | "tokens" | "seconds";
-                /** @description An end of the stretch that is drawn. */
+                /** @description An end of the range to draw. */
                 from_x?: number;
-                /** @description An end of the stretch that is drawn. */
+                /** @description An end of the range to draw. */
                 to_x?: number;
             };
             header?: never;
@@ -19112,7 +19113,7 @@ export interface operations {
     goodput_what_if: {
         parameters: {
             query: {
-                /** @description Steps between two saves; never when 0. */
+                /** @description Steps between two saves; 0 for no saves. */
                 interval_steps: number;
             };
             header?: never;
@@ -19183,11 +19184,11 @@ export interface operations {
     goodput_cluster_goodput: {
         parameters: {
             query?: {
-                /** @description First day, in UTC; when absent 29 days before the last. */
+                /** @description First day, in UTC; by default 29 days before the last. */
                 from?: string | null;
-                /** @description Last day, in UTC, included; today when absent. */
+                /** @description Last day, in UTC, included; by default today. */
                 to?: string | null;
-                /** @description Slots that its jobs held. */
+                /** @description Only slots held by its jobs. */
                 project?: string | null;
             };
             header?: never;
@@ -19391,13 +19392,13 @@ export interface operations {
     logs_search_logs: {
         parameters: {
             query: {
-                /** @description What to look for, in any case. */
+                /** @description Text to find, ignoring case. */
                 text: string;
                 /** @description Number of an attempt. */
                 attempt?: number | null;
                 /** @description Global rank. */
                 rank?: number;
-                /** @description Where to begin. */
+                /** @description First line to search. */
                 first_line?: number;
                 /** @description Lines. */
                 limit?: number;
@@ -23970,7 +23971,7 @@ export interface operations {
     workers_upload_block: {
         parameters: {
             query: {
-                /** @description Where the body begins. */
+                /** @description Offset of the body in it. */
                 offset: number;
                 /** @description Bytes of the whole content. */
                 size: number;

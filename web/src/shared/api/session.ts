@@ -1,32 +1,32 @@
-// The session of this browser, which all of its tabs share: it ends and changes in all of them.
+// The session of this browser, shared by its tabs: it ends and changes in all of them.
 import type { QueryClient } from "@tanstack/react-query";
 import { keys } from "./queries";
 import type { Session } from "./types";
 
 type News = "began" | "ended";
 
-/** One for all: a second one in this tab would receive what this one sends. */
+/** One channel per tab: a second one in this tab would receive the messages of the first. */
 let channel: BroadcastChannel | null = null;
 
-/** Note that a person logged in, in every tab. */
+/** Record a login in every tab. */
 export function beginSession(client: QueryClient, session: Session): void {
   client.setQueryData(keys.session, session);
   channel?.postMessage("began" satisfies News);
 }
 
-/** Note that the session ended, in every tab; without one (a login that was refused) do nothing. */
+/** Record the end of the session in every tab; do nothing without one (a refused login). */
 export function endSession(client: QueryClient): void {
   if (!client.getQueryData(keys.session)) return;
   forget(client);
   channel?.postMessage("ended" satisfies News);
 }
 
-/** Follow what other tabs do, until the returned function is called. */
+/** Follow logins and logouts of other tabs, until the returned function is called. */
 export function watchSession(client: QueryClient): () => void {
   channel = new BroadcastChannel("trainyard-session");
   channel.onmessage = ({ data }: MessageEvent<News>) => {
     if (data === "ended") forget(client);
-    // The session may be another person's: all data is read again.
+    // Another person may have logged in: read all data again.
     else void client.resetQueries();
   };
   return () => {
@@ -35,7 +35,7 @@ export function watchSession(client: QueryClient): () => void {
   };
 }
 
-/** Data that was read for one person is never shown to the next. */
+/** Drop all data: data that was read for one person is never shown to the next. */
 function forget(client: QueryClient): void {
   client.setQueryData(keys.session, null);
   client.removeQueries({ predicate: ({ queryKey: [first] }) => first !== keys.session[0] });

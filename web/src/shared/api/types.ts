@@ -19,7 +19,7 @@ export type FactRow = Schemas["FactRow"];
 export type ComparedCurve = Schemas["ComparedCurveView"];
 export type Comparison = Schemas["ComparisonView"];
 export type EventView = Schemas["EventView"];
-/** What the stream brings: an event, or a notice, which has no id. */
+/** An item of the stream: an event, or a notice, which has no id. */
 export type StreamItem = Schemas["StreamItem"];
 export type ItemKind = StreamItem["kind"];
 export type Failure = Schemas["Failure"];

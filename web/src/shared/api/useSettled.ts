@@ -1,7 +1,7 @@
-// Typed values, which requests use once typing pauses.
+// Debounced input: requests use a typed value once typing pauses.
 import { useEffect, useRef, useState } from "react";
 
-/** Return a value once it has stayed the same for some milliseconds; compared by identity. */
+/** Return a value once it has not changed for some milliseconds; compared by identity. */
 export function useSettled<Value>(value: Value, milliseconds: number): Value {
   const [settled, setSettled] = useState(value);
   useEffect(() => {
@@ -12,9 +12,9 @@ export function useSettled<Value>(value: Value, milliseconds: number): Value {
 }
 
 /**
- * Return a value that is shown while it is typed, and how to change it.
+ * Return the value to show during typing, and its setter.
  *
- * `onChange` gets it once it has stayed the same for some milliseconds; another `value` replaces it.
+ * `onChange` gets the value once it has not changed for some milliseconds; a new `value` replaces it.
  */
 export function useDraft<Value>(
   value: Value,
@@ -23,8 +23,8 @@ export function useDraft<Value>(
 ): [draft: Value, setDraft: (draft: Value) => void] {
   const [draft, setDraft] = useState(value);
   const latest = useRef(onChange);
-  latest.current = onChange; // events that draw the page again do not restart the timer
-  // Typing goes on between a change and its return as `value`, which is no reason to replace it.
+  latest.current = onChange; // a render caused by events does not restart the timer
+  // Typing continues until a change returns as `value`: the returned value must not replace newer input.
   const sent = useRef(value);
   useEffect(() => {
     if (value !== sent.current) setDraft(value);

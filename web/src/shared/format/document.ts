@@ -1,4 +1,4 @@
-// A spec as it is written: a JSON document that holds only what differs from the defaults.
+// A spec as people write it: a JSON document of the values that differ from the defaults.
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
 export type JsonObject = { [key: string]: Json };
@@ -13,7 +13,7 @@ export function valueAt(spec: JsonObject, pointer: string): Json | undefined {
   return value;
 }
 
-/** Return the document with a value set; undefined takes it out, and its section once empty. */
+/** Return the document with a value set; undefined removes it, and its section once empty. */
 export function withValue(spec: JsonObject, pointer: string, value: Json | undefined): JsonObject {
   const [key, ...rest] = keysOf(pointer);
   if (key === undefined) return spec;
@@ -30,7 +30,7 @@ export function withValue(spec: JsonObject, pointer: string, value: Json | undef
 
 export interface SparseSpec {
   spec: JsonObject;
-  /** Pointers of values that are left out: masked, or not exact in a browser. */
+  /** Pointers of omitted values: masked, or not exact in a browser. */
   hidden: string[];
 }
 
@@ -45,7 +45,7 @@ export function sparseSpec(whole: JsonObject, fields: readonly string[]): Sparse
   return { spec, hidden };
 }
 
-/** Return a value without what is hidden; undefined where it, or an item of its list, is. */
+/** Return a value without its hidden parts; undefined where it, or an item of its list, is hidden. */
 function readable(value: Json, pointer: string, hidden: string[]): Json | undefined {
   if (isHidden(value) || (Array.isArray(value) && value.some(isHidden))) {
     hidden.push(pointer);
@@ -63,7 +63,7 @@ function readable(value: Json, pointer: string, hidden: string[]): Json | undefi
 /** Return the pointers of values that are null. */
 export function nullsIn(value: Json, pointer = ""): string[] {
   if (value === null) return [pointer];
-  // Rows that are no table yet: each is a name and a value.
+  // Rows not converted to a table yet: each is a name and a value.
   if (Array.isArray(value) && value.every(isRow)) {
     return nullsIn(Object.fromEntries(value.filter(([, inner]) => inner === null)), pointer);
   }
@@ -79,7 +79,7 @@ function isRow(value: Json): value is [string, Json] {
 
 const MASK = "********";
 
-/** Whether views show something else than the value, or the browser has read another number. */
+/** Whether the server masks the value, or the browser cannot represent its number exactly. */
 function isHidden(value: Json): boolean {
   if (typeof value === "number") return Number.isInteger(value) && !Number.isSafeInteger(value);
   return typeof value === "string" && (value === MASK || value.includes(`://${MASK}@`));

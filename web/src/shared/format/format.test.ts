@@ -46,7 +46,7 @@ describe("numbers", () => {
     [1023.7 * 2 ** 30, "1.00 TiB"],
   ])("writes %s bytes as %s", (value, text) => expect(bytes(value)).toBe(text));
 
-  it("reads what JSON cannot say of a number", () => {
+  it("reads numbers that JSON cannot express", () => {
     expect(numberOf("NaN")).toBeNaN();
     expect(numberOf("Infinity")).toBe(Number.POSITIVE_INFINITY);
     expect(numberOf("7")).toBeNull();
@@ -110,7 +110,7 @@ describe("times", () => {
 });
 
 describe("command lines", () => {
-  it("quotes what a shell would take apart", () => {
+  it("quotes words that a shell would split", () => {
     expect(quoted("training.steps=200")).toBe("training.steps=200");
     expect(quoted("it's")).toBe(`'it'\\''s'`);
     expect(command("ps", "--search", "a b")).toBe("trainyard ps --search 'a b'");

@@ -1,7 +1,7 @@
-// Numbers that came as text.
+// Separators in numbers that are already text.
 import { count } from "./numbers";
 
-/** A long whole number, and the number of a step, with separators; everything else as it came. */
+/** Return a long whole number or a step number with separators; other text is unchanged. */
 export function grouped(text: string): string {
   const step = /^step (\d{4,15})$/.exec(text);
   if (step) return `step ${count(Number(step[1]))}`;

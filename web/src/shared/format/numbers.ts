@@ -1,9 +1,9 @@
-// Numbers as text, for every page: nothing else of the dashboard formats one.
+// Numbers as text, for every page: no other module of the dashboard formats a number.
 
-/** Text in place of an absent value. */
+/** Text for an absent value. */
 export const NONE = "–";
 
-/** Return a number that may have come as `"NaN"` or `"Infinity"`; null where there is none. */
+/** Return a number, also from `"NaN"` or `"Infinity"`; null for any other value. */
 export function numberOf(value: unknown): number | null {
   if (typeof value === "number") return value;
   if (value === "NaN") return Number.NaN;
@@ -34,8 +34,8 @@ export function plural(value: number, noun: string, nouns = `${noun}s`): string 
 /**
  * A loss or another metric: `2.3419`, `0.5`, `1e-3`, `1.234e-5`, `NaN`, `∞`.
  *
- * Five significant digits at most and no zeros behind them, as ticks have none; below a hundredth, and
- * from a million on, with an exponent.
+ * At most five significant digits, without trailing zeros, like ticks; with an exponent below 0.01 and
+ * from a million.
  */
 export function metric(value: unknown): string {
   const number = numberOf(value);
@@ -47,18 +47,18 @@ export function metric(value: unknown): string {
   return size >= 1e5 ? GROUPED.format(number) : significant(number, 5);
 }
 
-/** A number with some significant digits at most, without zeros at its end: `0.381`, `61.3`, `2`. */
+/** At most `digits` significant digits, without trailing zeros: `0.381`, `61.3`, `2`. */
 export function significant(value: number, digits: number): string {
   return String(Number(value.toPrecision(digits)));
 }
 
-/** `1.25e-3`, with some significant digits at most. */
+/** `1.25e-3`, with at most `digits` significant digits. */
 export function exponential(value: number, digits: number): string {
   const [mantissa = "", exponent = "0"] = value.toExponential(digits - 1).split("e");
   return `${Number(mantissa)}e${Number(exponent)}`;
 }
 
-/** A number with decimals that stay while it changes: `1.04`, `0.95`. */
+/** A number with a fixed count of decimals: `1.04`, `0.95`. */
 export function fixed(value: number, decimals: number): string {
   return value.toFixed(decimals);
 }
@@ -89,7 +89,7 @@ export function shortCount(value: number | null | undefined): string {
   return short(value).replace("G", "B");
 }
 
-/** `12.5 %`, `7 %`: a decimal where it is not 0. */
+/** `12.5 %`, `7 %`: one decimal unless it is 0. */
 export function percent(share: number | null | undefined): string {
   if (share == null) return NONE;
   const value = Math.round(share * 1000) / 10;
@@ -110,7 +110,7 @@ export function bytes(value: number | null | undefined): string {
   return `${unit === 0 ? Math.round(size) : size.toPrecision(3)} ${BINARY[unit]}`;
 }
 
-/** `1.30 GiB/s`, from bytes and the time that they took. */
+/** `1.30 GiB/s`, from bytes and seconds. */
 export function bandwidth(size: number, seconds: number | null | undefined): string {
   return seconds ? `${bytes(size / seconds)}/s` : NONE;
 }

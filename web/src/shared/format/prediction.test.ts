@@ -32,7 +32,7 @@ test("runs come with the errors of their predictions", () => {
   );
 });
 
-test("errors that no run shows are left out", () => {
+test("errors without runs are omitted", () => {
   const accuracy = { ...ACCURACY, step_median: null, step_p95: null };
   expect(calibrationWords({ ...SHEET, runs: 1, accuracy })).toBe(
     "Learned from 1 run on H100; memory by 2 % and 5 %; 1 of 11 runs predicted to fit did not.",

@@ -2,7 +2,7 @@
 import type { Calibration } from "@/shared/api/types";
 import { percent, plural } from "./numbers";
 
-/** Return one or more sentences on how far predictions for a kind of hardware are off. */
+/** Return one or more sentences on the errors of predictions for a kind of hardware. */
 export function calibrationWords({ accuracy, device_name, runs }: Calibration): string {
   if (!accuracy) {
     return `From the data sheet of ${device_name}: no run has ended on it yet, so the order is rough.`;

@@ -1,8 +1,8 @@
-// Series of metrics: which ones most people want, and how their values are written.
+// Series of metrics: the most used ones, and the format of their values.
 import { metric, short, significant } from "./numbers";
 import { duration } from "./time";
 
-/** Drawn first, in this order, where the job has them. */
+/** Series that are drawn first, in this order, if the job has them. */
 export const FIRST = [
   "train/loss",
   "validation/loss",
@@ -15,7 +15,7 @@ export const FIRST = [
   "perf/mfu",
 ];
 
-/** Return how values of a series are written: by the unit that its name carries. */
+/** Return the format of a series' values, by the unit in its name. */
 export function formatOf(name: string): (value: number) => string {
   if (name.endsWith("_seconds")) return duration;
   if (name.endsWith("_gib")) return (gib) => `${significant(gib, 3)} GiB`; // as on the axis

@@ -18,7 +18,7 @@ export const SPACES = /\s/;
 /** One piece of a word: in quotes, after a backslash, or plain. */
 const PIECE = /'[^']*'|"(?:\\[\s\S]|[^"\\])*"|\\[\s\S]|[^'"\\]/y;
 
-/** Return the words of a line, or the quote that stays open; no variable is replaced. */
+/** Return the words of a line, or the unclosed quote; variables are not expanded. */
 export function splitWords(line: string, between = SPACES): string[] | { open: string } {
   const words: string[] = [];
   let word: string | null = null;
@@ -54,17 +54,17 @@ export function command(...words: readonly string[]): string {
   return ["trainyard", ...words].map(quoted).join(" ");
 }
 
-/** The same call of the API by curl, for what the command does not offer. */
+/** The API call as a curl command, for actions without a subcommand of `trainyard`. */
 export function curl(method: string, path: string): string {
   return `curl -X ${method} -H "Authorization: Bearer $TRAINYARD_TOKEN" "$TRAINYARD_URL/api/v1${path}"`;
 }
 
-/** The command that starts a provisioner, at the place that reaches the engine. */
+/** The command that starts a provisioner, on a machine that reaches the engine. */
 export function provisionerCommand(url: string, token: string): string {
   return joinCommand(url, token, "python -m provisioner --config sources.toml");
 }
 
-/** The command that starts the worker of a new node; the broker's address is its own. */
+/** The command that starts the worker of a new node, with a placeholder for the broker's address. */
 export function joinCommand(url: string, token: string, program = "python -m worker"): string {
   const settings = [
     `TRAINYARD_URL=${url}`,

@@ -1,7 +1,7 @@
 // Fields of a spec as text.
 import { NONE } from "./numbers";
 
-/** Sections of the built-in trainer, of which a job with a program has only the defaults. */
+/** Sections of the built-in trainer; a job with a program has only their defaults. */
 export const OF_THE_TRAINER: ReadonlySet<string> = new Set([
   "model",
   "data",
@@ -22,7 +22,7 @@ export function valueText(value: unknown): string {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-/** A value that a script gave, on one line: characters that no line shows are marked. */
+/** A value from a script, on one line: invisible characters are marked. */
 export function factText(value: boolean | number | string): string {
   if (value === "") return '""';
   if (typeof value === "number" && value !== 0 && Math.abs(value) < 1e-3) {
@@ -31,7 +31,7 @@ export function factText(value: boolean | number | string): string {
   return String(value).replaceAll(/[\p{C}\u2028\u2029]/gu, "\ufffd");
 }
 
-/** Fields with their values, as `--set` takes them. */
+/** Fields with their values, in the form of `--set`. */
 export function autoWords(values: Record<string, boolean | number | string>): string {
   return Object.entries(values)
     .map(([field, value]) => `${field}=${value}`)

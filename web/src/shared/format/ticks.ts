@@ -1,7 +1,7 @@
-// Labels of ticks: as many digits as tell each from the others, in the format of all numbers.
+// Labels of ticks: enough digits to distinguish them, in the format of all numbers.
 import { count, exponential, fixed } from "./numbers";
 
-/** Digits of a number with a prefix; a longer one is written out, where it is not too long. */
+/** Most digits of a number with a prefix; a longer number is written out unless it is too long. */
 const PREFIXED_DIGITS = 4;
 const WRITTEN_OUT = 1e7;
 const PREFIXES: readonly (readonly [number, string])[] = [
@@ -10,12 +10,12 @@ const PREFIXES: readonly (readonly [number, string])[] = [
   [1e6, "M"],
   [1e3, "k"],
 ];
-/** Ticks are round numbers: what lies behind these digits is an error of rounding. */
+/** Ticks are round numbers: digits beyond this count are rounding errors. */
 const EXACT = 12;
 const LARGE = 1e4;
 const SMALL = 1e-2;
 
-/** Labels of ticks on one axis; of a logarithmic one each is as large or small as itself. */
+/** Return the labels of one axis' ticks; on a logarithmic axis each tick is formatted by its own size. */
 export function tickLabels(values: readonly number[], isLog = false): string[] {
   const greatest = Math.max(...values.map(Math.abs));
   const isPrefixed = values.every(
@@ -55,7 +55,7 @@ function digitsOf(value: number): number {
     .replace(/e.*|\D/g, "").length;
 }
 
-/** Decimals of a number as it is, twelve at most. */
+/** Return the number of decimals of a number, at most twelve. */
 function decimalsOf(value: number): number {
   const [mantissa = "", exponent = "0"] = exact(value).toExponential().split("e");
   const digits = mantissa.replace(/^-?\d\.?/, "").length;

@@ -1,4 +1,4 @@
-// Durations and moments as text, never wider than they need be.
+// Durations and moments as short text.
 import { fixed, NONE, significant } from "./numbers";
 
 const MINUTE = 60;
@@ -20,7 +20,7 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(whole / DAY)} d ${two(Math.floor((whole % DAY) / HOUR))} h`;
 }
 
-/** A duration of which hundredths matter: `0.02 s`, `3.40 s`, `45 s`. */
+/** A duration with hundredths: `0.02 s`, `3.40 s`, `45 s`. */
 export function fine(seconds: number | null | undefined): string {
   if (seconds == null || !(seconds >= 0.00995 && seconds < 9.995)) return duration(seconds);
   return `${fixed(seconds, 2)} s`;
@@ -35,7 +35,7 @@ export function age(seconds: number): string {
   return `${Math.floor(seconds / DAY)} d`;
 }
 
-/** Seconds between two moments; the second is now when it is left out. */
+/** Seconds between two moments; `to` defaults to now. */
 export function secondsBetween(from: string, to?: string | null): number {
   return ((to ? Date.parse(to) : Date.now()) - Date.parse(from)) / 1000;
 }

@@ -22,7 +22,7 @@ describe("TOML", () => {
     expect(headers).toEqual(["[program]", "[program.arguments]", "[program.code]", "[env]"]);
   });
 
-  it("leaves out what is null, which a comment may name", () => {
+  it("omits nulls, which a comment may name", () => {
     const spec = { training: { max_grad_norm: null, steps: 5 } };
     expect(specToml(spec)).toBe("[training]\nsteps = 5\n");
     expect(specToml({})).toBe("");
@@ -35,14 +35,14 @@ describe("TOML", () => {
     expect(readSpecText(text).spec).toEqual({ training: { steps: 5 } });
   });
 
-  it("has rows that are no table yet, but those without a value", () => {
+  it("has rows not converted to a table yet, except rows without a value", () => {
     const env = [["HF_TOKEN", null], ["", "x"], null, { a: [null] }];
     expect(readSpecText(specToml({ resources: { env } })).spec).toEqual({
       resources: { env: [["", "x"], { a: [] }] },
     });
   });
 
-  it("names what is not shown in such rows too", () => {
+  it("names hidden values of such rows too", () => {
     const env = [
       ["HF_TOKEN", null],
       ["", "x"],

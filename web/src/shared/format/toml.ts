@@ -1,40 +1,40 @@
-// A spec as TOML, which spec files of the command line are written in.
+// A spec as TOML, the format of the command line's spec files.
 import { parse, stringify, TomlError } from "smol-toml";
 import { dotted, isObject, type Json, type JsonObject, nullsIn, type SparseSpec } from "./document";
 
 export interface ReadSpec {
   spec: JsonObject | null;
-  /** Why the text holds none, with its line or the path of a value. */
+  /** Why the text is no spec, with the line or the path of a value. */
   error: string | null;
 }
 
-/** Return a spec as the text of a TOML file; TOML has no null, so an absent value is left out. */
+/** Return a spec as the text of a TOML file; TOML has no null, so nulls are omitted. */
 export function specToml(spec: JsonObject, notes: readonly string[] = []): string {
   const comments = notes.map((note) => `# ${note.replaceAll(/\s+/g, " ")}\n`).join("");
   return comments + stringify(withoutNulls(spec)).trimStart();
 }
 
-/** Return the spec of a job as the text of a TOML file; comments name what the job has besides. */
+/** Return a job's spec as the text of a TOML file; comments name the omitted values. */
 export function sparseToml({ spec, hidden }: SparseSpec): string {
   return specToml(spec, [...hidden.map(hiddenNote), ...nullsIn(spec).map(nullNote)]);
 }
 
-/** The comment on a value that is not shown. */
+/** The comment on a hidden value. */
 export function hiddenNote(pointer: string): string {
   return `${dotted(pointer)} is not shown here: enter it again, or leave it out.`;
 }
 
-/** The comment on a null that stands for no default. */
+/** The comment on a null that is not the default. */
 export function nullNote(pointer: string): string {
   return `${dotted(pointer)} is null, which TOML cannot express: this text has its default.`;
 }
 
-/** Return the spec in a text: TOML, or JSON, which begins with a brace as no TOML does. */
+/** Return the spec in a text: TOML, or JSON if it begins with a brace. */
 export function readSpecText(text: string): ReadSpec {
   const plain = text.replace(/^\uFEFF/, "");
   try {
     if (isJson(plain)) return { spec: asJson(parsedJson(plain), []) as JsonObject, error: null };
-    // Whole numbers as such: `1.0` is a float, which JSON would write as `1`.
+    // Integers stay integers: `1.0` is a float, which JSON would write as `1`.
     return {
       spec: asJson(parse(plain, { integersAsBigInt: true }), []) as JsonObject,
       error: null,
@@ -44,13 +44,13 @@ export function readSpecText(text: string): ReadSpec {
   }
 }
 
-// A string with the colon after it is a name.
+// A string followed by a colon is a name.
 const JSON_TOKEN = /"(?:[^"\\]|\\.)*"(?:\s*:)?|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?/g;
 
-/** Return a JSON document with whole numbers as such: JSON.parse reads `1.0` as `1`. */
+/** Parse JSON, distinguishing integers from floats: JSON.parse reads `1.0` as `1`. */
 function parsedJson(text: string): unknown {
-  JSON.parse(text); // names the place of an error in the text as it is
-  // Every text begins with a mark, so that none of them can pass for a number.
+  JSON.parse(text); // its errors give the place in the original text
+  // Every string gets a prefix, so that none can pass for a number.
   const marked = text.replace(JSON_TOKEN, (token) => {
     if (token.startsWith('"')) return token.endsWith(":") ? token : `"t${token.slice(1)}`;
     return /[.eE]/.test(token) ? token : `"n${token}"`;
@@ -88,7 +88,7 @@ function positioned(error: unknown): string {
   return `Line ${error.line}, column ${error.column}: ${reason}`;
 }
 
-/** Return what TOML has as what JSON has, and throw an error with the path of what a spec lacks. */
+/** Convert a TOML value to JSON; throw an error with the path of a value that a spec cannot have. */
 function asJson(value: unknown, path: readonly string[]): Json {
   const name = path.join(".");
   if (typeof value === "bigint") return exact(value, name);
@@ -109,12 +109,12 @@ function exact(value: bigint, name: string): number {
   );
 }
 
-/** Return a float; fields of a spec have a type, and `arguments` (`isFree`) have any. */
+/** Return a float; spec fields have a type, `arguments` (`isFree`) accept any. */
 function finite(value: number, name: string, isFree: boolean): number {
   if (!Number.isFinite(value)) {
     throw new Error(`${name} is ${written(value)}; legal: a finite number.`);
   }
-  // From 1e21 on JSON has an exponent, and so remains a float.
+  // From 1e21, JSON has an exponent: the number remains a float.
   if (isFree && Number.isInteger(value) && Math.abs(value) < 1e21) {
     throw new Error(`${name} would become ${value}: write it without a point, or in quotes.`);
   }

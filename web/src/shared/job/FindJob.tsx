@@ -1,4 +1,4 @@
-// Finds a job by name or id: a text field with a list of what fits.
+// Finds a job by name or id: a text field with a list of matching jobs.
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { type FocusEvent, type KeyboardEvent, useId, useState } from "react";
 import { jobsQuery, legalSearch } from "@/shared/api/queries";
@@ -14,9 +14,9 @@ const MAX_SHOWN = 8;
 interface FindJobProps {
   /** What a choice does, such as `Add a job`. */
   verb: string;
-  /** Jobs that are left out. */
+  /** Ids of jobs that the list omits. */
   chosen?: readonly string[];
-  /** Why no job can be chosen; null where one can. */
+  /** Why no job can be chosen; null if one can. */
   full?: string | null;
   onFind: (id: string) => void;
 }
@@ -125,7 +125,7 @@ function Option({ id, job, isMarked, onChoose, onMark }: OptionProps) {
   );
 }
 
-/** The newest jobs that fit what was typed, when typing rests. */
+/** Return the newest jobs that match the typed text, once typing pauses. */
 function useFound(typed: string, chosen: readonly string[], isOpen: boolean) {
   const search = useSettled(typed, typed ? TYPING_MILLISECONDS : 0);
   const found = useInfiniteQuery({

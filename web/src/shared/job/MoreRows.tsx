@@ -17,7 +17,7 @@ export function MoreRows({ query }: MoreRowsProps) {
   const { hasNextPage, isFetchingNextPage: isBusy, isFetchNextPageError, fetchNextPage } = query;
   const end = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    // After an error the button alone tries again: the end stays in sight.
+    // After an error only the button retries: the end of the list stays in view.
     if (isBusy || !hasNextPage || isFetchNextPageError || !end.current) return;
     const observer = new IntersectionObserver(
       ([entry]) => {

@@ -15,7 +15,7 @@ export type Prioritized = Pick<Job, "id" | "name" | "priority_words" | "state">;
 
 interface PriorityProps {
   job: Prioritized;
-  /** What the button shows. */
+  /** Text of the button. */
   words: string;
 }
 

@@ -40,7 +40,7 @@ export const resumeOptionsQuery = (id: string) =>
     staleTime: 0,
   });
 
-/** Whether the name alone names the job: others may have the same one. */
+/** Whether no other job has the name. */
 export const nameIsUniqueQuery = (name: string) =>
   queryOptions({
     queryKey: ["name-is-unique", name],
@@ -52,7 +52,7 @@ export const nameIsUniqueQuery = (name: string) =>
     },
   });
 
-/** Change the priority: a number, or the name of one, which the server checks. */
+/** Change the priority to a number or a named priority; the server validates it. */
 export function postPriority(id: string, priority: number | string): Promise<Job> {
   const body = { priority } as components["schemas"]["PriorityRequest"];
   return ask(api.POST("/api/v1/jobs/{job_id}/priority", { params: at(id), body }));

@@ -4,7 +4,7 @@ import { actionLabel, reasonWords } from "./failures";
 
 const failure = (fields: Partial<Failure>) => fields as Failure;
 
-it("names the value that is not finite", () => {
+it("names the non-finite value", () => {
   const reason = "non_finite_loss";
   expect(reasonWords(failure({ reason, metric: "train/grad_norm" }))).toBe(
     "grad norm NaN or infinite",

@@ -5,7 +5,7 @@ import type { Job } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
 import { nameIsUniqueQuery } from "./api";
 
-/** Return the job's name where no other job has it, else its id. */
+/** Return the job's name if it is unique, else its id. */
 export function useReference(job: Pick<Job, "id" | "name">): string {
   const { data: isUnique } = useQuery(nameIsUniqueQuery(job.name));
   return isUnique ? job.name : job.id;
@@ -17,7 +17,7 @@ export function checkpointReference(job: string, checkpointId: string): string {
   return `${job}@${place}`;
 }
 
-/** Whether a checkpoint is one of this job: a fork comes from another one's. */
+/** Whether a checkpoint belongs to this job: a fork starts from a checkpoint of another job. */
 export function isOwn(checkpointId: string | null, jobId: string): boolean {
   return checkpointId?.startsWith(`${jobId}.`) ?? false;
 }
@@ -28,7 +28,7 @@ export function originWords(checkpointId: string, jobId: string): string {
   return isOwn(checkpointId, jobId) ? words : `${words} of another job`;
 }
 
-/** In place of an id: the newest checkpoint of the job's lineage. */
+/** Used instead of an id: the newest checkpoint of the job's lineage. */
 export const NEWEST = "newest";
 
 /** 400 from a checkpoint's id. */

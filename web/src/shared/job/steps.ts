@@ -1,7 +1,7 @@
-// Steps as text: a program need not report any.
+// Steps as text; a program may report none.
 import { count, NONE } from "@/shared/format/numbers";
 
-/** The step that a job has reached; a program without a number of steps may have reported none. */
+/** The job's latest step; a program without a number of steps may have reported none. */
 export function reachedStep(
   progress: { step: number; steps: number | null },
   state: string,
@@ -13,11 +13,11 @@ export function reachedStep(
 interface Steps {
   start_step: number;
   last_step: number;
-  /** Null of a program. */
+  /** Null for a program. */
   micro_batch_size: number | null;
 }
 
-/** The step that an attempt has reached. */
+/** The attempt's latest step. */
 export function lastStep(attempt: Steps): string {
   const last = Math.max(attempt.last_step, attempt.start_step);
   return last === 0 && attempt.micro_batch_size === null ? NONE : count(last);

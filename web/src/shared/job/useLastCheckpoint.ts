@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { resumeOptionsQuery } from "./api";
 
-/** Undefined while it is not known; null when there is none. */
+/** Return the newest checkpoint; undefined until it is known, null if the job has none. */
 export function useLastCheckpoint(id: string): { id: string; step: number } | null | undefined {
   const { data } = useQuery(resumeOptionsQuery(id));
   if (!data) return undefined;

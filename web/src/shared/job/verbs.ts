@@ -4,13 +4,13 @@ import { command } from "@/shared/format/shell";
 
 interface VerbWords {
   label: string;
-  /** What it does, in a sentence. */
+  /** Its effect, in one sentence. */
   means: string;
 }
 
 export const VERBS: Record<Verb, VerbWords> = {
   stop: { label: "Stop", means: "Saves a checkpoint, then ends. The job can resume from it." },
-  cancel: { label: "Cancel", means: "Ends at once, without saving." },
+  cancel: { label: "Cancel", means: "Ends immediately, without saving." },
   resume: { label: "Resume", means: "Continues from a checkpoint, on any legal number of slots." },
   resize: { label: "Resize", means: "Saves, stops, and continues on another number of slots." },
   save: { label: "Save now", means: "Saves a checkpoint; training continues." },
@@ -24,7 +24,7 @@ export function isDialogVerb(word: string | null): word is DialogVerb {
   return word !== null && word in VERBS && word !== "save";
 }
 
-/** Return the verb that continues from a checkpoint in the job's present state. */
+/** Return the verb that continues the job from a checkpoint, by its present state. */
 export function resumeVerb(job: Job): "resume" | "resize" | null {
   if (job.verbs.includes("resume")) return "resume";
   return job.verbs.includes("resize") ? "resize" : null;

@@ -1,4 +1,4 @@
-// The view of a job page, all of it in the URL, so that a link shows the same.
+// The view of a job page, kept in the URL so that a link reproduces it.
 import { JOB, type JobView } from "@/shared/url/pages";
 import { type Change, usePageParams } from "@/shared/url/params";
 

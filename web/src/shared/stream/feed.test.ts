@@ -39,7 +39,7 @@ const rows = () =>
 const flush = () => vi.advanceTimersByTimeAsync(BATCH_MILLISECONDS);
 
 describe("the feed", () => {
-  it("applies a burst of points at once, without a request", async () => {
+  it("applies a burst of points together, without a request", async () => {
     let writes = 0;
     const stop = client.getQueryCache().subscribe(({ type }) => {
       writes += type === "updated" ? 1 : 0;
@@ -69,13 +69,13 @@ describe("the feed", () => {
     expect(rows()).toHaveLength(2);
   });
 
-  it("takes a deleted job out", async () => {
+  it("removes a deleted job", async () => {
     feed.event(event("job_deleted", "b"));
     await flush();
     expect(rows().map((job) => job.id)).toEqual(["a"]);
   });
 
-  it("reads the list anew where very many jobs changed", async () => {
+  it("reads the list again after changes of very many jobs", async () => {
     const invalidate = vi.spyOn(client, "invalidateQueries");
     for (let number = 0; number < 50; number += 1) feed.event(event("submitted", `n${number}`));
     await flush();
@@ -83,7 +83,7 @@ describe("the feed", () => {
     expect(invalidate).toHaveBeenCalledWith({ queryKey: keys.jobs });
   });
 
-  it("reads nodes anew when slots change hands", async () => {
+  it("reads nodes again when their slots change", async () => {
     client.setQueryData(keys.nodes, []);
     feed.event(event("metrics", "a", {}));
     await flush();
@@ -93,7 +93,7 @@ describe("the feed", () => {
     expect(client.getQueryState(keys.nodes)?.isInvalidated).toBe(true);
   });
 
-  it("reads only the ranks anew when their times come", async () => {
+  it("reads only the ranks again when their times arrive", async () => {
     const [ranks, ledger] = [keys.jobPart("a", "ranks"), keys.jobPart("a", "goodput")];
     client.setQueryData(ranks, {});
     client.setQueryData(ledger, {});
@@ -108,7 +108,7 @@ describe("the feed", () => {
     expect(client.getQueryState(ledger)?.isInvalidated).toBe(true);
   });
 
-  it("reads only the artifacts of those kinds anew that are stored", async () => {
+  it("reads only the artifacts of the stored kinds again", async () => {
     const lists = [
       keys.artifacts("a", "image"),
       keys.artifacts("a", "histogram"),
@@ -131,7 +131,7 @@ describe("the feed", () => {
     expect(stale()).toEqual([true, true, true]);
   });
 
-  it("reads projects anew when their settings change, not when jobs start and end", async () => {
+  it("reads projects again when their settings change, not when jobs start and end", async () => {
     client.setQueryData(keys.projects, []);
     for (const kind of ["submitted", "placed", "running", "attempt_ended", "job_ended"]) {
       feed.event(event(kind, "a"));
@@ -143,7 +143,7 @@ describe("the feed", () => {
     expect(client.getQueryState(keys.projects)?.isInvalidated).toBe(true);
   });
 
-  it("reads everything but session and schema anew after a reset", () => {
+  it("reads everything except session and schema again after a reset", () => {
     client.setQueryData(keys.session, null);
     client.setQueryData(keys.jobView("a"), {});
     feed.reset();

@@ -1,4 +1,4 @@
-// Applies live events to the query cache, so that no page requests what an event contained.
+// Applies live events to the query cache, so that no page requests data that an event contained.
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
 import { type ArtifactGroup, type JobFilter, jobQuery, keys } from "@/shared/api/queries";
 import { Refresher } from "@/shared/api/refresh";
@@ -14,11 +14,11 @@ import {
 } from "./jobs";
 import type { StreamListener } from "./stream";
 
-/** Events are gathered for so long and applied together: a busy cluster sends hundreds a second. */
+/** Period in which events are collected and applied together: a busy cluster sends hundreds a second. */
 export const BATCH_MILLISECONDS = 200;
-/** Where more jobs than this must be read anew at once, the lists are read anew instead. */
+/** When more jobs than this must be read again together, the lists are read again instead. */
 const MANY_JOBS = 12;
-/** Kinds that contain the whole change; others change parts of a job's page, which are read again. */
+/** Kinds that contain the whole change; after any other kind, parts of the job's page are read again. */
 const COMPLETE = new Set<ItemKind>([
   "metrics",
   "log",
@@ -28,10 +28,10 @@ const COMPLETE = new Set<ItemKind>([
   "operation_waiting",
   "facts",
 ]);
-/** Kinds after which the slots of nodes are held or free. */
+/** Kinds that change whether slots of nodes are held or free. */
 const CHANGES_NODES = new Set<ItemKind>(["placed", "attempt_ended"]);
 
-/** Notices that come often and change one part of a job. */
+/** Frequent notices that change one part of a job. */
 const ONE_PART: Partial<Record<ItemKind, string>> = { rank_times: "ranks" };
 
 const GROUPS: readonly ArtifactGroup[] = ["image", "histogram", "files"];
@@ -39,7 +39,7 @@ const GROUPS: readonly ArtifactGroup[] = ["image", "histogram", "files"];
 type JobList = InfiniteData<JobPage, string>;
 type Pages = readonly JobPage[];
 
-/** Feeds one query client. */
+/** Applies events to one query client. */
 export class Feed implements StreamListener {
   private events: StreamItem[] = [];
   private timer: ReturnType<typeof setTimeout> | null = null;
@@ -88,7 +88,7 @@ export class Feed implements StreamListener {
     }
   }
 
-  /** Apply events to what is in the cache, and return the ids of the jobs that were there. */
+  /** Apply events to the cached jobs and return the ids of the jobs that were cached. */
   private reduce(byJob: ReadonlyMap<string, readonly StreamItem[]>): Set<string> {
     const known = new Set<string>();
     for (const [id, events] of byJob) {
@@ -127,7 +127,7 @@ export class Feed implements StreamListener {
     if (events.some(({ kind }) => kind.startsWith("node_") || CHANGES_NODES.has(kind))) {
       this.refresher.refresh(keys.nodes);
     }
-    // What projects hold changes with each job: only their own page needs that, and polls for it.
+    // Use of projects changes with each job: only the page of projects needs it, and polls for it.
     if (events.some(({ kind }) => kind === "project_changed")) {
       this.refresher.refresh(keys.projects);
     }
@@ -145,13 +145,13 @@ export class Feed implements StreamListener {
   }
 }
 
-/** The queries of a job that events change: all, or single parts. */
+/** Return the queries of a job that events change: all, or single parts. */
 function keysOf(id: string, changed: readonly StreamItem[]) {
   const parts = new Set(changed.map(({ kind }) => ONE_PART[kind] ?? ""));
   return parts.has("") ? [keys.job(id)] : [...parts].map((part) => keys.jobPart(id, part));
 }
 
-/** The lists of artifacts that notices name; all of them for a notice without a group. */
+/** Return the artifact groups of notices; all groups for a notice without one. */
 function groupsOf(events: readonly StreamItem[]): Set<ArtifactGroup> {
   return new Set(
     events.flatMap((event): readonly ArtifactGroup[] => {

@@ -75,7 +75,7 @@ describe("a row after events", () => {
     });
   });
 
-  it("stays the same object when events say nothing of it", () => {
+  it("stays the same object without events of its own", () => {
     const row = job("a");
     expect(reduceJob(row, [event("log", "a"), event("claimed", "a")])).toBe(row);
   });
@@ -104,31 +104,31 @@ describe("pages", () => {
     { items: [job("5"), job("3")], next_page_token: "u" },
   ];
 
-  it("keep what no event touched, and drop rows that no longer match", () => {
+  it("keep unchanged rows, and drop rows that no longer match", () => {
     const events = new Map([["5", [event("job_ended", "5", { state: "succeeded" })]]]);
     const changed = reducePages(pages, events, { ...ALL, states: ["running"] });
     expect(ids(changed)).toEqual([["9", "7"], ["3"]]);
     expect(changed[0]).toBe(pages[0]);
   });
 
-  it("take a new job at its place, by id", () => {
+  it("insert a new job at its place, by id", () => {
     expect(ids(placeJob(pages, job("99"), ALL))[0]).toEqual(["99", "9", "7"]);
     expect(ids(placeJob(pages, job("6"), ALL))[1]).toEqual(["6", "5", "3"]);
   });
 
-  it("put a job that ended below those that have not, once", () => {
+  it("put an ended job below the others, once", () => {
     const whole = [{ items: [job("9"), job("7"), job("8", { ended_at: "2026-01-01T00:30:00Z" })] }];
     const events = new Map([["9", [event("job_ended", "9", { state: "failed" })]]]);
     expect(ids(reducePages(whole, events, ALL))).toEqual([["7", "9", "8"]]);
   });
 
-  it("leave a job to the page that was not read yet", () => {
+  it("leave a job to a page that was not read yet", () => {
     expect(ids(placeJob(pages, job("1"), ALL))).toEqual(ids(pages));
     const whole = [{ items: [job("9")], next_page_token: null }];
     expect(ids(placeJob(whole, job("1"), ALL))).toEqual([["9", "1"]]);
   });
 
-  it("replace a job in its place, and take it out when it does not match", () => {
+  it("replace a job in its place, and remove it when it does not match", () => {
     expect(placeJob(pages, job("7", { name: "new" }), ALL)[0]?.items[1]?.name).toBe("new");
     expect(placeJob(pages, job("3", { name: "new" }), ALL)[1]?.items[1]?.name).toBe("new");
     expect(ids(placeJob(pages, job("7"), { ...ALL, states: ["failed"] }))[0]).toEqual(["9"]);

@@ -1,8 +1,8 @@
-// Changes of rows of the jobs table by live events, without a request.
+// Updates rows of the jobs table from live events, without a request.
 import type { JobFilter } from "@/shared/api/queries";
 import type { ItemKind, JobSummary, StreamItem } from "@/shared/api/types";
 
-/** The fields of a row that an event changes; null where it changes none. */
+/** Return the fields of a row that an event changes; null if it changes none. */
 function patchOf(job: JobSummary, event: StreamItem): Partial<JobSummary> | null {
   switch (event.kind) {
     case "metrics":
@@ -35,7 +35,7 @@ function patchOf(job: JobSummary, event: StreamItem): Partial<JobSummary> | null
   }
 }
 
-/** Events that change a row in ways that only the server knows, such as the world size. */
+/** Events that change fields of a row without containing them, such as the world size. */
 const STALE = new Set<ItemKind>([
   "submitted",
   "imported",
@@ -72,14 +72,14 @@ export function reduceJob<Row extends JobSummary>(job: Row, events: readonly Str
   return row;
 }
 
-/** Only the server knows values of the configuration: a job that is shown stays, no other comes. */
+/** Only the server knows configuration values: a visible job stays, others are not added. */
 const isFound = (job: JobSummary, word: string, isShown: boolean) =>
   word.includes("=")
     ? isShown
     : job.id.startsWith(word) ||
       [job.name, ...job.tags].some((text) => text.toLowerCase().includes(word));
 
-/** Whether a table with this filter shows the job, as the server decides it. */
+/** Whether a table with this filter shows the job, by the server's rules. */
 export function matches(job: JobSummary, filter: JobFilter, isShown = false): boolean {
   const words = filter.search.toLowerCase().split(" ");
   return (
@@ -95,7 +95,7 @@ export interface JobPage {
   next_page_token?: string | null;
 }
 
-/** Return the pages after events by job id; rows that no longer match the filter leave. */
+/** Return the pages after events, given by job id; rows that no longer match the filter are removed. */
 export function reducePages(
   pages: readonly JobPage[],
   events: ReadonlyMap<string, readonly StreamItem[]>,
@@ -111,15 +111,15 @@ export function reducePages(
     });
     return { ...page, items };
   });
-  // A job that ended stands below those that have not.
+  // An ended job moves below the others.
   return moved.reduce<readonly JobPage[]>((now, job) => placeJob(now, job, filter), reduced);
 }
 
 /**
  * Return the pages with a job in its place: replaced, added, or removed when it does not match.
  *
- * Jobs that have not ended come first, within both groups the newest. A job beyond the pages that were read so
- * far is left to the page that will bring it.
+ * Jobs that have not ended come first; both groups are sorted from the newest. A job beyond the pages read
+ * so far is left to a later page.
  */
 export function placeJob(
   pages: readonly JobPage[],
@@ -129,7 +129,7 @@ export function placeJob(
   const without = removeJob(pages, job.id);
   const isShown = pages.some((page) => page.items.some((row) => row.id === job.id));
   if (!matches(job, filter, isShown)) return without;
-  // The rows of a page as it was read, the job's own among them, decide where it ends.
+  // The rows of a page as it was read, the job's own row included, decide where the page ends.
   const into = pages.findIndex((page) => {
     const last = page.items.at(-1);
     return !page.next_page_token || (last !== undefined && byPlace(job, last) <= 0);
@@ -141,7 +141,7 @@ export function placeJob(
 
 const hasEnded = (job: JobSummary) => job.ended_at !== null;
 
-/** Those that run, those that wait, those that have ended: the server's order `active`. */
+/** Compare by the server's order `active`: running, then waiting, then ended jobs. */
 function byPlace(one: JobSummary, other: JobSummary): number {
   const [a, b] = [placeOf(one), placeOf(other)];
   const newestFirst = one.id < other.id ? 1 : one.id > other.id ? -1 : 0;

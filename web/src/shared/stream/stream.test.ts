@@ -39,7 +39,7 @@ beforeEach(() => {
 afterEach(() => vi.useRealTimers());
 
 describe("the stream", () => {
-  it("is opened once for all who listen, and closed after the last one", () => {
+  it("is opened once for all listeners, and closed after the last one", () => {
     const stream = new EventStream("/s", open);
     const stops = [stream.subscribe({}), stream.subscribe({})];
     expect(FakeSource.opened).toHaveLength(1);
@@ -49,7 +49,7 @@ describe("the stream", () => {
     expect(newest().readyState).toBe(2);
   });
 
-  it("hands events on, and skips frames that only move the last id", () => {
+  it("passes events on, and skips frames that only move the last id", () => {
     const event = vi.fn();
     new EventStream("/s", open).subscribe({ event });
     newest().onmessage?.({ data: "" });

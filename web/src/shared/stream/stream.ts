@@ -1,4 +1,4 @@
-// The one event stream of a tab: it resumes by itself, and resets its listeners when events were missed.
+// The event stream of a tab: it reconnects by itself, and resets its listeners after missed events.
 import type { StreamItem } from "@/shared/api/types";
 
 export type StreamStatus = "connecting" | "live" | "lost";
@@ -6,7 +6,7 @@ export type StreamStatus = "connecting" | "live" | "lost";
 export interface StreamListener {
   /** Called for each event, in order. */
   event?: (event: StreamItem) => void;
-  /** Called when events were lost: all shown data must be read again. */
+  /** Called when events were lost: all visible data must be read again. */
   reset?: () => void;
 }
 

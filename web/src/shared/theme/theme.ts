@@ -4,13 +4,13 @@ export type Theme = "system" | "light" | "dark";
 
 const STORED = "trainyard.theme"; // read by public/theme.js before the first paint
 
-/** Return the theme that was chosen. */
+/** Return the chosen theme. */
 export function chosenTheme(): Theme {
   const stored = localStorage.getItem(STORED);
   return stored === "light" || stored === "dark" ? stored : "system";
 }
 
-/** Show a theme, and keep the choice. */
+/** Apply a theme, and store the choice. */
 export function chooseTheme(theme: Theme): void {
   if (theme === "system") {
     localStorage.removeItem(STORED);

@@ -40,7 +40,7 @@ const ATTEMPT_TONES: Partial<Record<StateWord, Tone>> = {
   spare: "neutral",
 };
 
-/** A state as glyph and word; both differ, so that colour is never needed to tell them apart. */
+/** A state as glyph and word: both distinguish states without colour. */
 export function StateBadge({ state, large }: { state: StateWord; large?: boolean }) {
   const tone = ATTEMPT_TONES[state] ?? STATE_TONES[state as JobState];
   return (

@@ -16,14 +16,14 @@ interface ButtonProps extends Omit<ComponentProps<"button">, "ref">, Look {
   busy?: boolean;
 }
 
-/** Have the next Tab go to the first control of the page, below the navigation. */
+/** Make the next Tab go to the first control of the page, below the navigation. */
 export function focusPage(): void {
   document.getElementById("main")?.focus({ preventScroll: true });
 }
 
 export function Button({ look = "plain", small, busy, className, disabled, ...rest }: ButtonProps) {
   const button = useRef<HTMLButtonElement>(null);
-  // A button that goes away with the focus, as that of a verb does, leaves it at the page's begin.
+  // A focused button that is removed, such as that of a verb, passes the focus to the start of the page.
   useLayoutEffect(() => {
     const shown = button.current;
     return () => {

@@ -7,7 +7,7 @@ interface CommandLineProps {
   command: string;
   /** What the command does, for screen readers. */
   label?: string;
-  /** It is a text to be copied and no command, such as a link. */
+  /** The text is no command: it is a link, for example. */
   isText?: boolean;
 }
 
@@ -66,7 +66,7 @@ export function CopyButton({ text, label = "Copy" }: { text: string; label?: str
   );
 }
 
-/** Return whether the text lies in the clipboard, to which a page without HTTPS has no access. */
+/** Copy a text and return whether that worked; a page without HTTPS has no access to the clipboard. */
 async function copied(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

@@ -10,17 +10,17 @@ interface DialogProps {
   /** Called on Esc, on the close button and on a click outside the dialog. */
   onClose: () => void;
   children: ReactNode;
-  /** Buttons, the one that carries it out last. */
+  /** Buttons; the one that performs the action is last. */
   footer?: ReactNode;
   wide?: boolean;
-  /** Why what the dialog does is no longer possible; it stays open to show that. */
+  /** Why the action is no longer possible; the dialog stays open to show it. */
   gone?: string | null;
 }
 
 const FIRST_FIELD =
   ".dialog-body :is(input:not([type=radio]), input:checked, select, textarea):not(:disabled)";
 
-/** Open while it is rendered; the focus begins at its first field, without one at its title. */
+/** A dialog that is open while it is rendered; the initial focus is its first field, else its title. */
 export function Dialog({ title, onClose, children, footer, wide, gone }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useId();
@@ -28,11 +28,11 @@ export function Dialog({ title, onClose, children, footer, wide, gone }: DialogP
   useLayoutEffect(() => {
     const opened = dialog.current;
     opened?.showModal();
-    const first = opened?.querySelector<HTMLElement>(FIRST_FIELD); // the browser takes "Close"
+    const first = opened?.querySelector<HTMLElement>(FIRST_FIELD); // the browser would focus "Close"
     (first ?? opened?.querySelector("h2"))?.focus();
     return () => {
       opened?.close();
-      // What opened it may be gone, as the button of a verb that has just been carried out.
+      // The opener may be gone, such as the button of a verb that has just been performed.
       if (document.activeElement === document.body) focusPage();
     };
   }, []);
@@ -74,7 +74,7 @@ export function Dialog({ title, onClose, children, footer, wide, gone }: DialogP
 }
 
 interface ActionDialogProps extends Omit<DialogProps, "footer"> {
-  /** Name of the button that sends the request. */
+  /** Label of the button that sends the request. */
   label: ReactNode;
   look?: ButtonLook;
   disabled?: boolean;

@@ -4,7 +4,7 @@ import { cx } from "./cx";
 import "./Field.css";
 
 interface FieldProps {
-  /** Id of the control, so that the label belongs to it. */
+  /** Id of the labelled control. */
   htmlFor: string;
   label: ReactNode;
   help?: ReactNode;
@@ -15,7 +15,7 @@ interface FieldProps {
   className?: string;
 }
 
-/** The control names `${htmlFor}-said` in its `aria-describedby`. */
+/** A labelled control, which must have `${htmlFor}-said` in its `aria-describedby`. */
 export function Field({ htmlFor, label, help, error, warning, children, className }: FieldProps) {
   return (
     <div className={cx("field", Boolean(error) && "field-wrong", className)}>

@@ -23,12 +23,12 @@ export function EmptyState({ title, children }: EmptyStateProps) {
   );
 }
 
-/** Whether another try may have another end: what is forbidden or absent stays so. */
+/** Whether a retry may succeed: a forbidden or absent resource stays so. */
 function mayPass(error: unknown): boolean {
   return !(error instanceof ApiError) || ![403, 404, 410, 422].includes(error.status);
 }
 
-/** An error with the server's message, and a button that tries again where that may help. */
+/** An error with the server's message, and a button for a retry if that may help. */
 export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   const problem = error instanceof ApiError ? error.problem : null;
   return (
@@ -44,17 +44,17 @@ export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () =>
 
 interface AbsentProps {
   query: { error: unknown; refetch: () => unknown };
-  /** Lines of text that the data will take. */
+  /** Expected lines of text of the data. */
   lines?: number;
 }
 
-/** In place of data that was not read yet: grey lines, or why it cannot be read. */
+/** A placeholder for data that was not read yet: grey lines, or the error of the read. */
 export function Absent({ query, lines }: AbsentProps) {
   if (!query.error) return <SkeletonLines lines={lines} />;
   return <ErrorState error={query.error} onRetry={() => void query.refetch()} />;
 }
 
-/** A refusal next to its control; that the server is away is shown only while it is. */
+/** An error next to its control; that of an unreachable server disappears when the server returns. */
 export function InlineError({ error, className }: { error: unknown; className?: string }) {
   const hasRecovered = useRecovery(error);
   if (isPassing(error) && hasRecovered) {
@@ -71,7 +71,7 @@ export function InlineError({ error, className }: { error: unknown; className?: 
   );
 }
 
-/** Whether anything was read, or the event stream opened, since an error came up. */
+/** Whether any read succeeded, or the event stream opened, since an error appeared. */
 function useRecovery(error: unknown): boolean {
   const client = useQueryClient();
   const [recovered, setRecovered] = useState<unknown>(null);

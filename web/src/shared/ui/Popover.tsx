@@ -7,12 +7,12 @@ const GAP = 6;
 const MARGIN = 8;
 
 interface PopoverProps {
-  /** What the button shows. */
+  /** Content of the button. */
   button: ReactNode;
   buttonClassName?: string;
   /** Name of the panel. */
   label: string;
-  /** Called when the panel opens: what it shows may be loaded then. */
+  /** Called when the panel opens, so that its content can be loaded then. */
   onOpen?: () => void;
   children: ReactNode;
 }
@@ -51,7 +51,7 @@ export function Popover({ button, buttonClassName, label, onOpen, children }: Po
   );
 }
 
-/** Below the opener, or above where there is no room, and within the window. */
+/** Place the panel below its opener, or above if there is no room, and within the window. */
 function putBeside(panel: HTMLElement, opener: HTMLElement): void {
   const from = opener.getBoundingClientRect();
   const { width, height } = panel.getBoundingClientRect();

@@ -1,4 +1,4 @@
-// Ages that are updated while the page is open, all by one clock.
+// Ages that one clock updates while the page is open.
 import { useSyncExternalStore } from "react";
 import { age, duration, moment, secondsBetween } from "@/shared/format/time";
 

@@ -1,4 +1,4 @@
-// Grey lines in place of text that is being loaded, of the same size.
+// Grey lines as a placeholder for loading text, of the same size.
 import "./Skeleton.css";
 
 /** `width` is a CSS width such as `12ch`. */

@@ -1,4 +1,4 @@
-// Tabs after the ARIA pattern: one stop of the Tab key, arrows move between them.
+// Tabs by the ARIA pattern: one stop of the Tab key, arrow keys move between tabs.
 import { type KeyboardEvent, type ReactNode, useId } from "react";
 import "./Tabs.css";
 
@@ -12,7 +12,7 @@ interface TabsProps<Name extends string> {
   tabs: readonly Tab<Name>[];
   active: Name;
   onSelect: (name: Name) => void;
-  /** What the active tab shows. */
+  /** Content of the active tab. */
   children: ReactNode;
 }
 
@@ -23,12 +23,12 @@ const MOVES: Record<string, (index: number, last: number) => number> = {
   End: (_, last) => last,
 };
 
-/** On a narrow screen the tabs scroll: the active one is never out of sight. */
+/** Scroll the active tab into view: on a narrow screen the tabs scroll. */
 function intoSight(tab: HTMLElement | null): void {
   tab?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
-/** The caller keeps which tab is active, best in the URL. */
+/** A row of tabs; the caller keeps the active one, best in the URL. */
 export function Tabs<Name extends string>({
   label,
   tabs,

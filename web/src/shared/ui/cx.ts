@@ -1,4 +1,4 @@
-/** Join class names, leaving out what is false or absent. */
+/** Join class names, except false and absent ones. */
 export function cx(...names: readonly (string | false | null | undefined)[]): string {
   return names.filter(Boolean).join(" ");
 }

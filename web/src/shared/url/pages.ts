@@ -1,4 +1,4 @@
-// The search parameters of every page. Links between pages are written by these too.
+// The search parameters of every page; links between pages are built from them too.
 
 import { legalSearch, MAX_COMPARED } from "@/shared/api/queries";
 import { jobStateValues, nextActionAimAnyOf0Values } from "@/shared/api/schema";
@@ -26,7 +26,7 @@ const TAG = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
 const MAX_TAGS = 8;
 const PROJECT = /^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$/;
 
-/** The filter of the jobs table; what the server would refuse is left out. */
+/** The filter of the jobs table; values that the server would refuse are omitted. */
 export const JOBS = {
   states: list("state", (found) => jobStateValues.filter((state) => found.includes(state))),
   tags: list("tag", (found) => unique(found.filter((tag) => TAG.test(tag))).slice(0, MAX_TAGS)),
@@ -42,7 +42,7 @@ export const JOBS = {
   ),
 };
 
-/** The jobs that are ticked in the table, apart from its filter. */
+/** The selected jobs of the table, separate from its filter. */
 export const PICKED = {
   picked: list("pick", (found) => unique(found.filter((id) => ID.test(id))).slice(0, MAX_COMPARED)),
 };
@@ -50,7 +50,7 @@ export const PICKED = {
 /** The filter of the nodes. */
 export const NODES = { search: text("q"), isTroubled: flag("problems") };
 
-/** The sources: `request` is the id of a request for nodes to be shown. */
+/** The sources: `request` is the id of the node request to show. */
 export const SOURCES = { request: text("request") };
 
 const SPANS = [1, 6, 24, 336];
@@ -64,22 +64,22 @@ export const NODE = {
   ),
 };
 
-/** The form: `from` is the id of a job to begin with, `find` a field to show. */
+/** The form: `from` is the id of the job to start from, `find` a field to show. */
 export const SUBMIT = {
   from: text("from"),
   find: text("find"),
   view: param<"form" | "toml">(
     "view",
-    // The text was JSON once: its links open the text.
+    // The text was JSON in earlier versions: their links open the text.
     (found) => (found === "toml" || found === "json" ? "toml" : "form"),
     (view) => (view === "form" ? null : view),
   ),
 };
 
-/** The queue: whether a forecast for a spec is open, and the job whose spec it begins with. */
+/** The queue: whether the forecast for a spec is open, and the id of the job with the initial spec. */
 export const QUEUE = { isForecast: flag("what-if"), from: text("from") };
 
-/** Days of the goodput page, and the usual number. */
+/** Days that the goodput page offers. */
 export const STRETCHES = [7, 30, 90] as const;
 const USUAL_DAYS = 30;
 
@@ -105,10 +105,10 @@ const TABS = [
   "spec",
 ] as const;
 
-/** What a resume after a failure aims at; null for as before. */
+/** The aim of a resume after a failure; null for the layout as before. */
 export type Aim = NextAction["aim"];
 
-/** Weight of the past in the moving average, 0 to `MAX_SMOOTHING`; 0 is none. */
+/** Weight of the past in the moving average, 0 to `MAX_SMOOTHING`; 0 for no smoothing. */
 const SMOOTHING = param<number>(
   "smooth",
   (found) => Math.min(decimalOf(found) ?? 0, MAX_SMOOTHING),
@@ -119,7 +119,7 @@ export const JOB = {
   tab: oneOf("tab", TABS),
   attempt: whole("attempt"),
   rank: whole("rank"),
-  /** A line of the log from 1; `error` is the first error, before its number is known. */
+  /** A line of the log, from 1; `error` is the first error, until its number is known. */
   line: param<number | "error" | null>(
     "line",
     (found) => (found === "error" ? found : wholeOf(found)),
@@ -132,10 +132,10 @@ export const JOB = {
   smoothing: SMOOTHING,
   hasMoreCharts: flag("more"),
   hasAllFields: flag("fields", "all"),
-  /** The verb whose dialog is open; the job's state decides whether there is one. */
+  /** The verb of the open dialog; the job's state decides whether it is shown. */
   dialog: text("do"),
   checkpoint: text("checkpoint"),
-  /** The checkpoint whose fork is open, and a setting that it begins with. */
+  /** The checkpoint of the open fork dialog, and its initial setting. */
   fork: text("fork"),
   setting: text("set"),
   aim: param<Aim>(
@@ -152,7 +152,7 @@ export const MAX_NAMES = 12;
 const ID = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
 const NAME = /^[^,\s\p{C}][^,\p{C}]*$/u;
 
-/** Ids by place: a job keeps its colour when another one leaves, and its place stays empty. */
+/** Ids by place: a removed job leaves its place empty, so that the others keep their colours. */
 export type Slots = readonly (string | null)[];
 
 export const COMPARE = {
@@ -164,7 +164,7 @@ export const COMPARE = {
         .map((id) => id ?? "")
         .join(",") || null,
   ),
-  /** Series in the order of their charts; null for the usual ones. */
+  /** Series in the order of their charts; null for the defaults. */
   names: param<readonly string[] | null>(
     "names",
     (found) =>
@@ -175,10 +175,10 @@ export const COMPARE = {
   ),
   axis: oneOf<Axis>("x", ["step", "tokens", "seconds"]),
   isLog: flag("y", "log"),
-  /** Whether the axes hold values far from the usual ones too. */
+  /** Whether the axes include outliers. */
   isFull: flag("full"),
   smoothing: SMOOTHING,
-  /** Stretch of the axis that is shown; all of it when null. */
+  /** Visible stretch of the axis; null for all of it. */
   range: stretch(decimalOf),
 };
 
@@ -192,7 +192,7 @@ export function trimmed(slots: Slots): Slots {
 function slotsOf(found: string): Slots {
   const ids = found.split(",").map((id) => (ID.test(id) ? id : null));
   const once = trimmed(ids.map((id, at) => (ids.indexOf(id) === at ? id : null)));
-  // More places than colours: the empty ones go.
+  // With more places than colours, the empty ones are removed.
   return once.length > MAX_COMPARED ? once.filter((id) => id !== null) : once;
 }
 
@@ -210,7 +210,7 @@ export function projectPath(project: string): string {
   return pathTo("/jobs", JOBS, { project });
 }
 
-/** Return the path of a request for nodes. */
+/** Return the path of a node request. */
 export function nodeRequestPath(request: string): string {
   return pathTo("/sources", SOURCES, { request });
 }

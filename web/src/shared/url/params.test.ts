@@ -43,7 +43,7 @@ describe("the parameters of a job page", () => {
     expect(pathTo("", JOB, values)).toBe(search);
   });
 
-  test("have their first word where they are absent or unknown, and leave the URL with it", () => {
+  test("default to their first word, which the URL omits", () => {
     expect(read(JOB, "?tab=moon&attempt=-1&line=last&aim=up&from=5&to=5")).toEqual(read(JOB, ""));
     expect(read(JOB, "").tab).toBe("charts");
     const search = new URLSearchParams("tab=logs&from=1&to=9&line=error");
@@ -52,7 +52,7 @@ describe("the parameters of a job page", () => {
     expect(added.toString()).toBe("attempt=2&line=3");
   });
 
-  test("change alone: others stay, also those that the page does not declare", () => {
+  test("change alone: others stay, undeclared ones included", () => {
     const search = new URLSearchParams("other=1&attempt=2");
     expect(changed(JOB, search, { rank: 3, search: "" }).toString()).toBe(
       "attempt=2&rank=3&other=1",

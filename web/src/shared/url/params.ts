@@ -1,4 +1,4 @@
-// Typed search parameters: their kinds, and how a page reads, changes and links to them.
+// Typed search parameters: their kinds, and functions to read, change and link them.
 import { useCallback, useLayoutEffect, useMemo, useRef } from "react";
 import { useLocation, useNavigate, useSearchParams } from "react-router";
 import type { Extent } from "@/shared/ui/chart/curve";
@@ -6,13 +6,13 @@ import type { Extent } from "@/shared/ui/chart/curve";
 /** One value in a URL, under one name or several. */
 export interface Param<Value> {
   names: readonly string[];
-  /** Return the value; what the parameter cannot hold counts as absent. */
+  /** Return the value; an invalid value counts as absent. */
   read: (search: URLSearchParams) => Value;
-  /** Add the value to a search without it; nothing for the value of an absent parameter. */
+  /** Add the value to a search without it; the default adds nothing. */
   write: (search: URLSearchParams, value: Value) => void;
 }
 
-/** The parameters of a page, by the names that the code uses. */
+/** The parameters of a page, by their names in the code. */
 // biome-ignore lint/suspicious/noExplicitAny: each parameter has a type of its own
 export type Params = Readonly<Record<string, Param<any>>>;
 
@@ -20,7 +20,7 @@ export type ValuesOf<Declared extends Params> = {
   [Name in keyof Declared]: Declared[Name] extends Param<infer Value> ? Value : never;
 };
 
-/** A parameter of one name, from functions between its text and its value; null is absence. */
+/** A parameter with one name, from functions between its text and its value; null means absent. */
 export function param<Value>(
   name: string,
   parse: (text: string | null) => Value,
@@ -36,7 +36,7 @@ export function param<Value>(
   };
 }
 
-/** Any text; null when it is absent. */
+/** Any text; null if absent. */
 export function text(name: string): Param<string | null> {
   return param<string | null>(
     name,
@@ -45,7 +45,7 @@ export function text(name: string): Param<string | null> {
   );
 }
 
-/** One of some words; the first one when it is absent. */
+/** One of some words; the first is the default. */
 export function oneOf<Word extends string>(
   name: string,
   words: readonly [Word, ...Word[]],
@@ -66,7 +66,7 @@ export function flag(name: string, on = "1"): Param<boolean> {
   );
 }
 
-/** A whole number; null when it is absent. */
+/** A whole number; null if absent. */
 export function whole(name: string): Param<number | null> {
   return param<number | null>(name, wholeOf, (value) => (value === null ? null : String(value)));
 }
@@ -75,12 +75,12 @@ export function wholeOf(found: string | null): number | null {
   return found !== null && /^\d{1,12}$/.test(found) ? Number(found) : null;
 }
 
-/** A number with up to six decimals; null when it is absent. */
+/** A number with up to six decimals; null if absent. */
 export function decimalOf(found: string | null): number | null {
   return found !== null && /^\d{1,15}(\.\d{1,6})?$/.test(found) ? Number(found) : null;
 }
 
-/** Every occurrence of a name, filtered by what may stand there. */
+/** Every legal value of a repeated name. */
 export function list<Word extends string>(
   name: string,
   parse: (found: readonly string[]) => Word[],
@@ -94,7 +94,7 @@ export function list<Word extends string>(
   };
 }
 
-/** A stretch of an axis in `from` and `to`; null when it is absent or empty. */
+/** A stretch of an axis in `from` and `to`; null if absent or empty. */
 export function stretch(numberOf: (found: string | null) => number | null): Param<Extent | null> {
   return {
     names: ["from", "to"],
@@ -122,7 +122,7 @@ export function valuesIn<Declared extends Params>(
 /**
  * Return the parameters with changes, in the order of the declaration: one view has one address.
  *
- * Values that the page cannot read leave the URL; what it does not declare stays at the end.
+ * Invalid values are removed from the URL; undeclared parameters stay, at the end.
  */
 export function changed<Declared extends Params>(
   declared: Declared,
@@ -137,7 +137,7 @@ export function changed<Declared extends Params>(
   return next;
 }
 
-/** Return a path with parameters, as a person can read them. */
+/** Return a path with human-readable parameters. */
 export function pathTo<Declared extends Params>(
   path: string,
   declared: Declared,
@@ -153,12 +153,12 @@ export function searchText(search: URLSearchParams): string {
 }
 
 /**
- * How a change enters the history: `push` and `open` make a step for the back button. `close` goes
- * back from a step that `open` made, whatever it changes, and else replaces it.
+ * How a change enters the history: `push` and `open` add an entry for the back button. `close` goes
+ * back from an entry that `open` added, whatever it changes, and else replaces the entry.
  */
 type How = "push" | "replace" | "open" | "close";
 
-/** The state of a step that `open` made. */
+/** The state of a history entry that `open` added. */
 const OPENED = "opened";
 
 /** Change some values. */
@@ -179,11 +179,11 @@ export function usePageParams<Declared extends Params>(
   const change = useCallback<Change<ValuesOf<Declared>>>(
     (changes, how = "replace") => {
       if (how === "close" && step.current === OPENED) {
-        step.current = null; // going back takes a moment, in which another call goes no further
+        step.current = null; // going back takes a moment; another call in it must not go back further
         void navigate(-1);
         return;
       }
-      // The URL now: another change may have come since the last drawing.
+      // Read the present URL: another change may have come since the last render.
       const present = new URLSearchParams(window.location.search);
       void navigate(
         { search: searchText(changed(declared, present, changes)) },

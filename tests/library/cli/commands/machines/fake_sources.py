@@ -1,4 +1,4 @@
-"""A server that has sources of nodes and nothing else, with its answers in memory."""
+"""A server with only sources of nodes, and its answers in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Path = Mapping[str, str]
 Endpoint = Callable[[Path, bytes], BaseModel | None]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ID = "01m0000000000000000000000"
-"""Beginning of every request's id; its number follows."""
+"""Prefix of every request's id; its number follows."""
 
 
 def a_source(name: str = "slurm-a100", **changes: object) -> SourceView:
@@ -55,7 +55,7 @@ class RefusedError(Exception):
 
 @dataclass
 class FakeSources:
-    """What the server has, and what a provisioner would bring next."""
+    """The state of the server, and the next report of a provisioner."""
 
     sources: dict[str, SourceView] = field(default_factory=dict)
     requests: list[NodeRequestView] = field(default_factory=list)

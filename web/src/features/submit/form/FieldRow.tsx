@@ -15,7 +15,7 @@ interface FieldRowProps {
   onChange: (field: FormField, value: Json) => void;
 }
 
-/** Id of a field's control: a problem elsewhere on the page leads to it. */
+/** Return the id of a field's control, for links from problems elsewhere on the page. */
 export function controlId(pointer: string): string {
   return `field${pointer.replaceAll("/", "-")}`;
 }
@@ -67,7 +67,7 @@ function isWide({ control }: FormField): boolean {
   return control.kind === "pairs" || (control.kind === "words" && control.isCommand);
 }
 
-/** Help is written with `code` in backticks. */
+/** Help text, with `code` in backticks. */
 function Help({ text }: { text: string }) {
   return (
     text

@@ -1,12 +1,12 @@
-// What a job runs: the first choice of the form.
+// The choice of what a job runs, first in the form.
 interface KindChoiceProps {
   hasProgram: boolean;
-  /** The other kind was chosen. */
+  /** Called when the other kind is chosen. */
   onChange: () => void;
 }
 
 const KINDS = [
-  { name: "Built-in trainer", help: "Trains a language model; the form has all that it needs." },
+  { name: "Built-in trainer", help: "Trains a language model; the form holds all its settings." },
   { name: "Program", help: "Runs a script or command of your own." },
 ] as const;
 

@@ -1,4 +1,4 @@
-// A table of names and values: one row for each, which can be added and removed.
+// A table of names and values with rows that can be added and removed.
 
 import { useId, useState } from "react";
 import type { Json } from "@/shared/format/document";
@@ -17,7 +17,7 @@ export interface ControlProps {
 
 const EMPTY: Row = ["", ""];
 
-/** Keeps rows as they were typed, also one without a name or with the same name as another. */
+/** Keeps rows as typed, also rows without a name or with a repeated name. */
 export function PairsTable({
   id,
   field,
@@ -83,7 +83,7 @@ function nameId(id: string, place: number): string {
 interface PairRowProps {
   ids: readonly [name: string, value: string];
   row: Row;
-  /** Id of the names to choose from. */
+  /** Id of the list of suggested names. */
   list: string | undefined;
   isHidden: boolean;
   isWrong: boolean;

@@ -1,4 +1,4 @@
-// One section of the spec: a group that opens and closes, and opens for what is wrong in it.
+// One section of the spec: a collapsible group, which opens for problems in it.
 
 import { useState } from "react";
 import { type Json, type JsonObject, valueAt } from "@/shared/format/document";
@@ -16,7 +16,7 @@ interface SectionGroupProps {
   spec: JsonObject;
   problems: PlacedProblems;
   warnings: PlacedProblems;
-  /** Only what was searched for is in the section: all of it is shown. */
+  /** Whether the section holds only search results, which are all shown. */
   isSearch: boolean;
   onField: (field: FormField, value: Json) => void;
 }
@@ -32,7 +32,7 @@ export function SectionGroup(props: SectionGroupProps) {
       className="section panel"
       open={isOpen || isSearch || wrong > 0}
       onToggle={(event) => {
-        // Opened by a search or a problem, it closes again afterwards.
+        // A group opened by a search or a problem closes again afterwards.
         if (!isSearch && wrong === 0) setIsOpen(event.currentTarget.open);
       }}
     >
@@ -53,7 +53,7 @@ export function SectionGroup(props: SectionGroupProps) {
   );
 }
 
-/** A browser reads no folder: the command line packs it. */
+/** A hint to pack a folder by command line, because a browser cannot read one. */
 function PackNote() {
   return (
     <div className="section-note">

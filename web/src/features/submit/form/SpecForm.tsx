@@ -1,4 +1,4 @@
-// The form: one group for each section of the spec; what most jobs set stands open.
+// The form: one group for each section of the spec; common sections are open.
 
 import { useCallback, useDeferredValue, useMemo, useState } from "react";
 import { isObject, type Json, type JsonObject } from "@/shared/format/document";
@@ -11,7 +11,7 @@ import { withField } from "../spec";
 import { KindChoice } from "./KindChoice";
 import { SectionGroup } from "./SectionGroup";
 
-/** Changes the draft as it then is, so that the function itself never changes. */
+/** Changes the latest draft, so that the function itself never changes. */
 export type Edit = (change: (spec: JsonObject) => JsonObject) => void;
 
 interface SpecFormProps {

@@ -11,7 +11,7 @@ import type { Edit } from "./SpecForm";
 interface SpecTextProps {
   sections: readonly FormSection[];
   spec: JsonObject;
-  /** Pointers of values that are not shown. */
+  /** Pointers of hidden values. */
   hidden: readonly string[];
   edit: Edit;
 }
@@ -30,7 +30,7 @@ export function SpecText({ sections, spec, hidden, edit }: SpecTextProps) {
     const { spec: next } = readSpecText(changed);
     if (next) edit(() => next);
   };
-  // JSON, which is a spec file as well, has null.
+  // A spec file may also be JSON, which has null.
   const hasNull = !isTyped && nulls.some((each) => !hidden.includes(each));
   const content = hasNull ? JSON.stringify(spec, null, 2) : text;
   const file = isJson(content) ? "job.json" : "job.toml";
@@ -39,7 +39,7 @@ export function SpecText({ sections, spec, hidden, edit }: SpecTextProps) {
       <textarea
         className="textarea mono"
         rows={24}
-        aria-label="The spec as TOML; a field that is absent has its default"
+        aria-label="The spec as TOML; absent fields have their defaults"
         aria-invalid={error !== null || undefined}
         placeholder={'name = "first"\n\n[training]\nsteps = 200'}
         spellCheck={false}
@@ -48,7 +48,7 @@ export function SpecText({ sections, spec, hidden, edit }: SpecTextProps) {
       />
       <footer className="spec-text-footer row">
         <span className={error ? "field-error" : "muted"} role={error ? "alert" : undefined}>
-          {error ?? "A field that is absent has its default. Values of env are shown here."}
+          {error ?? "Absent fields have their defaults. Values of env are visible here."}
         </span>
         <CopyButton text={text} />
         <ButtonLink small to={fileUrl(content)} download={file} reloadDocument>

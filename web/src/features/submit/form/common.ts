@@ -1,4 +1,4 @@
-// Fields that most jobs set: shown at once, the others after a click.
+// Fields that most jobs set: always visible, the others after a click.
 import type { FormField } from "../schema";
 
 export const COMMON: ReadonlySet<string> = new Set([
@@ -29,7 +29,7 @@ export const COMMON: ReadonlySet<string> = new Set([
   "/resources/priority",
 ]);
 
-/** Whether most jobs set a field; numbers of ranks are the parallel axes and the world size. */
+/** Whether most jobs set a field; fields with the unit of ranks are the axes and the world size. */
 export function isCommon({ pointer, unit, control }: FormField): boolean {
   return COMMON.has(pointer) || (unit === "ranks" && control.kind === "number");
 }

@@ -58,7 +58,7 @@ function Choice(props: ControlProps & { options: (string | boolean)[] }) {
   );
 }
 
-/** What is yes or no is written as a switch writes it. */
+/** Return a value as text; booleans as in a switch. */
 function worded(value: Json): string {
   if (typeof value === "boolean") return value ? "yes" : "no";
   return String(value);
@@ -92,7 +92,7 @@ interface Writing {
   read: (text: string) => Json;
 }
 
-/** Kinds that are typed: how a value is written, and how what was typed is read. */
+/** How each typed kind formats a value and parses the typed text. */
 const WRITINGS: Record<TypedKind["kind"] | "command", Writing> = {
   text: { write: String, read: (text) => text },
   number: { write: String, read: numberTyped },
@@ -104,7 +104,7 @@ const WRITINGS: Record<TypedKind["kind"] | "command", Writing> = {
 
 const SEVERAL_LINES = 2;
 
-/** Keeps what was typed as it was typed: `1e-4` does not turn into `0.0001` under the cursor. */
+/** Keeps the text as typed: `1e-4` does not turn into `0.0001` under the cursor. */
 function Typed(props: ControlProps & { control: TypedKind }) {
   const { field, value, control, onChange } = props;
   const { write } = writingOf(control);
@@ -155,13 +155,13 @@ function TextInput({ shared, field, control }: TextInputProps) {
   );
 }
 
-/** Nothing typed means the default, or for a value that may be absent, its absence. */
+/** Return the value of typed text; an empty text is the default, or null for a nullable field. */
 function meaningOf(typed: string, field: FormField, control: TypedKind): Json {
   if (typed !== "") return writingOf(control).read(typed);
   return field.isNullable ? null : field.default;
 }
 
-/** The default stands in grey, where nothing is typed. */
+/** Return the default, shown in grey in an empty field. */
 function placeholderOf(field: FormField, control: TypedKind): string {
   if (field.isNullable) return "absent";
   const byDefault = writingOf(control).write(field.default);
@@ -173,7 +173,7 @@ function writingOf(control: TypedKind): Writing {
   return WRITINGS[control.kind === "words" && control.isCommand ? "command" : control.kind];
 }
 
-/** A line in which a quote stays open is no list: the text itself is the value until then. */
+/** Words of a line; while a quote is open, the value is the text itself. */
 function wordsWriting(between: RegExp): Writing {
   return {
     write: (value) =>

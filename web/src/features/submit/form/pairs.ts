@@ -1,11 +1,11 @@
-// Rows of names and values, and the table of the spec that they are.
+// Rows of names and values, converted to and from a table of the spec.
 import { isObject, type Json } from "@/shared/format/document";
 import type { Pairs } from "../schema";
 
-/** A name and the text of its value; null where the value is not known. */
+/** A name and the text of its value; null if the value is hidden. */
 export type Row = readonly [name: string, value: string | null];
 
-/** Return the rows of a value: of a table, or of rows that are no table yet. */
+/** Return the rows of a value: a table, or rows that are not converted to a table yet. */
 export function rowsOf(value: Json, { isText }: Pairs): Row[] {
   if (isObject(value)) {
     return Object.entries(value).map(([name, item]) => [name, isText ? plain(item) : scalar(item)]);
@@ -16,7 +16,7 @@ export function rowsOf(value: Json, { isText }: Pairs): Row[] {
     .map(([name, item]) => [plain(name ?? null) ?? "", plain(item ?? null)]);
 }
 
-/** Return the table, or the rows as lists where a name is absent or given twice. */
+/** Return the table, or the rows as lists if a name is absent or repeated. */
 export function tableOf(rows: readonly Row[], { isText }: Pairs): Json {
   const given = rows.filter(([name, value]) => name !== "" || value !== "");
   if (problemOf(given) !== null) return given.map((row) => [...row]);
@@ -25,7 +25,7 @@ export function tableOf(rows: readonly Row[], { isText }: Pairs): Json {
   );
 }
 
-/** Return why rows are no table, as `tableOf` returns them; null for other lists. */
+/** Return why rows from `tableOf` are no table; null for other lists. */
 export function rowsProblem(value: Json[]): string | null {
   if (!value.every(Array.isArray)) return null;
   return problemOf(value.map(([name]) => [String(name), ""]));
@@ -35,7 +35,7 @@ function problemOf(rows: readonly Row[]): string | null {
   const names = rows.map(([name]) => name);
   if (names.includes("")) return "A value has no name.";
   const twice = names.find((name, index) => names.indexOf(name) !== index);
-  return twice === undefined ? null : `${twice} is there twice.`;
+  return twice === undefined ? null : `${twice} is given twice.`;
 }
 
 function plain(value: Json): string | null {
@@ -43,13 +43,13 @@ function plain(value: Json): string | null {
   return JSON.stringify(value);
 }
 
-/** A text that would be read as something else stands in quotes. */
+/** Return a value as text; a string that would parse as another type is quoted. */
 function scalar(value: Json): string | null {
   if (typeof value !== "string") return plain(value);
   return scalarTyped(value) === value ? value : JSON.stringify(value);
 }
 
-/** Return a number, a boolean, a list or a text in quotes; any other text as it is. */
+/** Parse a number, a boolean, a list or a quoted string; return any other text unchanged. */
 function scalarTyped(text: string): Json {
   try {
     const value = JSON.parse(text) as Json;
@@ -60,7 +60,7 @@ function scalarTyped(text: string): Json {
   }
 }
 
-/** Whether a program gets what was typed: JSON has no `1.0`, and a browser no 2^53 + 1. */
+/** Whether a program gets the typed number: JSON has no `1.0`, and a browser no 2^53 + 1. */
 function isExact(value: number, text: string): boolean {
   if (Number.isInteger(value)) return Number.isSafeInteger(value) && !/[.e]/i.test(text);
   return Number.isFinite(value);

@@ -3,7 +3,7 @@ import type { BatchPlan } from "@/shared/api/types";
 import { count, percent, plural } from "@/shared/format/numbers";
 import { cx } from "@/shared/ui/cx";
 
-/** Above so many ranks or rounds only the text is shown. */
+/** With more ranks or rounds than this, only the text is shown. */
 const MAX_SQUARES = 16;
 
 export function BatchPartition({ batch }: { batch: BatchPlan }) {
@@ -32,7 +32,7 @@ export function BatchPartition({ batch }: { batch: BatchPlan }) {
 /** Micro-batch i goes to rank i mod dp; in the last round, ranks without one run weight zero. */
 function Squares({ batch }: { batch: BatchPlan }) {
   const { dp, rounds } = batch;
-  // A line is a round or a rank, whichever makes fewer lines.
+  // Lines are rounds or ranks, whichever are fewer.
   const width = Math.max(dp, rounds);
   return (
     <div

@@ -1,4 +1,4 @@
-// Has a person decide about a job whose plan does not fit into the memory of its slots.
+// Confirms the submission of a job that does not fit into the memory of its slots.
 import { problemText } from "@/shared/api/errors";
 import type { AnyPlan } from "@/shared/api/types";
 import { ActionDialog } from "@/shared/ui/Dialog";

@@ -22,20 +22,20 @@ interface PlanPanelProps {
   spec: JsonObject;
   planned: Planned;
   refusal: ApiError | null;
-  /** All that is wrong in the draft. */
+  /** All problems of the draft. */
   errors: readonly Problem[];
-  /** Submits the same job. */
+  /** Command line that submits the same job. */
   command: string;
   /** Write the axes of a ranked layout into the draft. */
   onLayout: (option: RankedLayout) => void;
-  /** Content below the plan: the button that submits. */
+  /** Content below the plan: the submit button. */
   children: ReactNode;
 }
 
 export function PlanPanel(props: PlanPanelProps) {
   const { spec, planned, refusal, errors, command, onLayout, children } = props;
   const { isOld, error } = planned;
-  // The last legal plan may be that of the other kind of job.
+  // The last legal plan may belong to the other kind of job.
   const plan =
     (planned.plan?.kind === "program") === isObject(spec.program) ? planned.plan : undefined;
   return (
@@ -64,7 +64,7 @@ function PlanView({ plan, onLayout }: { plan: AnyPlan } & Pick<PlanPanelProps, "
   return <TrainerView plan={plan} onLayout={onLayout} />;
 }
 
-/** Of a program only its slots and its command are known before it runs. */
+/** The plan of a program: before it runs, only its slots and its command are known. */
 function ProgramView({ plan }: { plan: ProgramPlan }) {
   return (
     <>

@@ -1,4 +1,4 @@
-// The fastest legal layouts, predicted, and how far such predictions are off.
+// The fastest legal layouts by prediction, and the errors of such predictions.
 import { useState } from "react";
 import type { Plan, RankedLayout } from "@/shared/api/types";
 import { bytes, percent, plural, short } from "@/shared/format/numbers";
@@ -6,7 +6,7 @@ import { calibrationWords } from "@/shared/format/prediction";
 import { fine } from "@/shared/format/time";
 import { cx } from "@/shared/ui/cx";
 
-/** Rows that are shown at first, besides the draft's own layout. */
+/** Rows shown at first, in addition to the draft's own layout. */
 const FIRST = 6;
 
 interface RankedLayoutsProps {

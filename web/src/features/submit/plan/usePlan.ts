@@ -13,13 +13,13 @@ import type { JsonObject } from "@/shared/format/document";
 const TYPING_MILLISECONDS = 250;
 
 export interface Planned {
-  /** The plan of this draft, or of the last legal one while there is none. */
+  /** The plan of this draft, or of the last legal draft if this one has none. */
   plan: AnyPlan | undefined;
   /** Why the draft would be refused. */
   refusal: ApiError | null;
-  /** Whether `plan` is that of an earlier draft. */
+  /** Whether `plan` belongs to an earlier draft. */
   isOld: boolean;
-  /** Another failure than a refusal. */
+  /** Any error except a refusal. */
   error: Error | null;
 }
 

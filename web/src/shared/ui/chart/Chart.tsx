@@ -31,27 +31,27 @@ export interface ChartProps {
   curves: readonly Curve[];
   axis: Axis;
   scale: ValueScale;
-  /** Stretch of the axis that a person chose; null for all of it. */
+  /** The chosen stretch of the axis; null for all of it. */
   range: Extent | null;
-  /** All of the axis, where several charts share it; else the extent of the curves. */
+  /** The whole axis, if several charts share it; else the extent of the curves. */
   whole?: Extent;
-  /** Called with the stretch that a person chose; with null for all of it. */
+  /** Called with the chosen stretch; with null for the whole axis. */
   onZoom: (range: Extent | null) => void;
-  /** Shared by the charts whose cursors move together. */
+  /** Shared by charts with a common cursor. */
   cursor: ChartCursor;
   format: (value: number) => string;
   /** First line of the tooltip, for a place on the axis. */
   describe: (place: number) => string;
-  /** Whether the y axis holds values far from the usual ones too. */
+  /** Whether the y axis includes outliers. */
   isFull: boolean;
   marks?: readonly StepMark[];
-  /** Place of the job that stands out. */
+  /** Place of the highlighted job. */
   focus?: number | null;
   onFocus?: (slot: number | null) => void;
-  /** What stands at the right of the caption. */
+  /** Content at the right of the caption. */
   caption: ReactNode;
   height?: number;
-  /** What stands there without points. */
+  /** Text shown without points. */
   empty: string;
 }
 
@@ -117,7 +117,7 @@ function PlotSlider(props: PlotSliderProps) {
     const reading = place === null ? newestReading(curve) : readingAt(curve, place);
     return reading ? [{ curve, reading }] : [];
   });
-  // Of one curve the value is the bucket's own place: the pointer lies between two of them.
+  // With one curve the value is the bucket's own place: the pointer may lie between two buckets.
   const only = curves.length === 1 ? found[0]?.reading : undefined;
   const at = only?.x ?? place ?? Math.max(0, ...ends);
   const where = place === null && curves.length > 1 ? "newest" : placeText(axis, at);

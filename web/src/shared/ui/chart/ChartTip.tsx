@@ -17,11 +17,11 @@ interface ChartTipProps {
   format: (value: number) => string;
   describe: (place: number) => string;
   focus: number | null;
-  /** Stretch of the axis that is shown. */
+  /** Visible stretch of the axis. */
   stretch: Extent;
 }
 
-/** At the crosshair, in the chart in which the pointer or the keyboard is. */
+/** The tooltip at the crosshair, in the chart with the pointer or the keyboard focus. */
 export function ChartTip(props: ChartTipProps) {
   const { chart, id, curves, cursor, format, describe, focus, stretch } = props;
   const place = useCursorPlace(cursor);
@@ -63,9 +63,9 @@ export function ChartTip(props: ChartTipProps) {
 const LINE = 17;
 
 /**
- * Above the plot, or below it where the window ends: within, it would hide what it names.
+ * Place the tooltip above the plot, or below it at the top of the window: within, it would cover the curves.
  *
- * By its share of the stretch: the chart may not have drawn a new stretch yet.
+ * The place follows from the share of the stretch: the chart may not have drawn a new stretch yet.
  */
 function placed(chart: uPlot, share: number, rows: number): CSSProperties {
   const left = chart.over.offsetLeft + share * chart.over.clientWidth;

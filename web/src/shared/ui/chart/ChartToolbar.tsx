@@ -1,4 +1,4 @@
-// How charts are drawn: logarithm, full range, and the stretch of the axis that is shown.
+// Drawing options of charts: logarithm, full range, and the visible stretch of the axis.
 import type { ReactNode } from "react";
 import { Button } from "../Button";
 import { type Axis, stretchText } from "./axis";
@@ -7,11 +7,11 @@ import { Smoothing } from "./Smoothing";
 
 interface ChartView {
   isLog: boolean;
-  /** Whether values far from the usual ones shape the axis too. */
+  /** Whether the axis includes outliers. */
   isFull: boolean;
-  /** Weight of the past in the moving average; 0 is none. */
+  /** Weight of the past in the moving average; 0 for no smoothing. */
   smoothing: number;
-  /** Stretch of the axis that is shown; all of it when null. */
+  /** Visible stretch of the axis; null for all of it. */
   range: Extent | null;
 }
 
@@ -39,7 +39,7 @@ export function ChartToolbar({ view, axis, change, children }: ChartToolbarProps
       <Button
         small
         aria-pressed={isFull}
-        title="Values far from the usual ones shape the axis too"
+        title="The axis includes outliers"
         onClick={() => change({ isFull: !isFull })}
       >
         full range
@@ -53,7 +53,9 @@ export function ChartToolbar({ view, axis, change, children }: ChartToolbarProps
           </Button>
         </>
       ) : (
-        <span className="muted chart-hint">Drag over a chart to zoom, double-click for all.</span>
+        <span className="muted chart-hint">
+          Drag over a chart to zoom; double-click to show all.
+        </span>
       )}
     </div>
   );

@@ -1,4 +1,4 @@
-// How much of the past a moving average holds.
+// The weight of the past in a moving average.
 import { useId } from "react";
 import { useDraft } from "@/shared/api/useSettled";
 import { fixed } from "@/shared/format/numbers";
@@ -11,7 +11,7 @@ interface SmoothingProps {
   onChange: (weight: number) => void;
 }
 
-/** What is dragged is shown at once in words, and goes into the URL after a short rest. */
+/** A slider that shows its value immediately, and writes it to the URL after a short pause. */
 export function Smoothing({ weight, onChange }: SmoothingProps) {
   const id = useId();
   const [dragged, setDragged] = useDraft(weight, onChange, REST_MILLISECONDS);

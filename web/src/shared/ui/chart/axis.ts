@@ -1,10 +1,10 @@
-// The horizontal axis of a chart: its ticks, places and stretches of it as text.
+// The horizontal axis of a chart: ticks, and places and stretches as text.
 import { count, short } from "@/shared/format/numbers";
 import { tickLabels } from "@/shared/format/ticks";
 import { duration } from "@/shared/format/time";
 import type { Extent } from "./curve";
 
-/** What curves run over: steps, tokens trained on, or seconds since each job's first point. */
+/** Unit of the horizontal axis: steps, tokens trained on, or seconds since each job's first point. */
 export type Axis = "step" | "tokens" | "seconds";
 
 export const AXIS_WORDS: Record<Axis, string> = {
@@ -21,19 +21,19 @@ const CLOCK_GAPS = [
   ...[1, 2, 5, 10, 20, 50, 100].map((days) => days * 86_400),
 ];
 
-/** Distances between ticks; the usual ones for counts. */
+/** Return the distances between ticks of a clock; undefined, for uPlot's own, for counts. */
 export function gapsOf(axis: Axis): number[] | undefined {
   return axis === "seconds" ? CLOCK_GAPS : undefined;
 }
 
-/** Labels of the ticks of an axis; a place that is no whole step has none. */
+/** Return the labels of an axis' ticks; a place between two steps has none. */
 export function labelsOf(axis: Axis, places: readonly number[]): string[] {
   if (axis === "seconds") return places.map(clock);
   const labels = tickLabels(places.filter(Number.isInteger));
   return places.map((place) => (Number.isInteger(place) ? (labels.shift() ?? "") : ""));
 }
 
-/** `45 s`, `1:30 min`, `5 min`, `2:30 h`, `3 d`: as short as ticks must be. */
+/** `45 s`, `1:30 min`, `5 min`, `2:30 h`, `3 d`: short, for ticks. */
 export function clock(seconds: number): string {
   if (!Number.isInteger(seconds)) return "";
   if (seconds < 60) return `${seconds} s`;
@@ -66,7 +66,7 @@ export function placeText(axis: Axis, place: number): string {
   return duration(place);
 }
 
-/** A stretch as the URL holds it: whole steps and tokens, seconds with one decimal. */
+/** A stretch rounded for the URL: whole steps and tokens, seconds with one decimal. */
 export function wholeStretch([from, to]: Extent, axis: Axis): Extent {
   const unit = axis === "seconds" ? 0.1 : 1;
   const first = Math.max(0, Math.floor(from / unit));

@@ -1,9 +1,9 @@
-// One cursor for several charts: the step at which all of them show their values.
+// One cursor for several charts: all of them show their values at its step.
 import { useSyncExternalStore } from "react";
 
 export interface CursorPlace {
   step: number;
-  /** Id of the chart in which the pointer or the keyboard is. */
+  /** Id of the chart with the pointer or the keyboard focus. */
   source: string;
 }
 

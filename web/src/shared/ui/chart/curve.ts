@@ -19,28 +19,28 @@ export interface Look {
   dash: readonly number[];
 }
 
-/** One series of one job, as a chart draws it. */
+/** One series of one job in a chart. */
 export interface Curve {
   /** Place of the job among those of the chart; 0 for one job. */
   slot: number;
-  /** What the tooltip calls the curve; null for the only one of a chart. */
+  /** Name of the curve in the tooltip; null for the only curve of a chart. */
   label: string | null;
   /** Whether this is an abandoned branch: drawn over the others, without a band. */
   isBranch: boolean;
   look: Look;
-  /** Where each bucket begins on the axis; null where only its end is known. */
+  /** Start of each bucket on the axis; null if only the ends are known. */
   begins: readonly number[] | null;
-  /** Where each bucket ends on the axis, never falling. */
+  /** End of each bucket on the axis, in ascending order. */
   x: readonly number[];
   /** Last step of each bucket. */
   steps: readonly number[];
-  /** Last finite value of each bucket; null where it holds none. */
+  /** Last finite value of each bucket; null if it holds none. */
   last: Values;
-  /** The moving average of `last`; the same without smoothing. */
+  /** The moving average of `last`; equal to `last` without smoothing. */
   smooth: Values;
   min: Values;
   max: Values;
-  /** Points of each bucket, and those of them that are NaN or infinite. */
+  /** Number of points of each bucket, and number of its NaN or infinite points. */
   count: readonly number[];
   nonFinite: readonly number[];
 }
@@ -58,14 +58,14 @@ export interface Reading {
   nonFinite: number;
 }
 
-/** First and last place of all curves; null where there is no point. */
+/** First and last place of all curves; null without points. */
 export function extentOfCurves(curves: readonly Curve[]): Extent | null {
   const first = Math.min(...curves.map(({ x }) => x[0] ?? Number.POSITIVE_INFINITY));
   const last = Math.max(...curves.map(({ x }) => x.at(-1) ?? Number.NEGATIVE_INFINITY));
   return first <= last ? [first, last] : null;
 }
 
-/** The stretch of the axis: the chosen one, else that of the curves, with room around a point. */
+/** The stretch of the axis: the chosen one, else the extent of the curves, wider than one point. */
 export function stretchOf(curves: readonly Curve[], chosen: Extent | null): [number, number] {
   const [first, last] = chosen ?? extentOfCurves(curves) ?? [0, 1];
   return first === last ? [Math.max(first - 1, 0), last + 1] : [first, last];
@@ -74,16 +74,16 @@ export function stretchOf(curves: readonly Curve[], chosen: Extent | null): [num
 /** The buckets of a curve that reach into a stretch, both ends included. */
 export function bucketsWithin({ begins, x, min, max }: Curve, [from, to]: Extent): Buckets {
   const first = firstAtOrAfter(x, from);
-  // Without begins, the bucket that ends just after the stretch reaches into it.
+  // Without known starts, the bucket that ends just after the stretch reaches into it.
   const end = begins ? firstAfter(begins, to) : firstAfter(x, to) + 1;
   return { min: min.slice(first, end), max: max.slice(first, end) };
 }
 
 /**
- * Return the bucket nearest to a place; null where the curve has none.
+ * Return the bucket nearest to a place; null if the curve has none.
  *
- * The only curve of a chart has a nearest bucket everywhere; one of several, or a branch, has none
- * outside its ends.
+ * The only curve of a chart has a nearest bucket everywhere; one of several curves, or a branch, has
+ * none outside its ends.
  */
 export function readingAt(curve: Curve, place: number): Reading | null {
   if (curve.label !== null && !isWithin(curve, place)) return null;
@@ -110,7 +110,7 @@ export function nonFiniteTotal({ nonFinite }: Curve): number {
   return sum(nonFinite);
 }
 
-/** The place before or after another one at which some curve has a bucket, for the arrow keys. */
+/** Return the previous or next place with a bucket of any curve, for the arrow keys. */
 export function neighbourPlace(
   curves: readonly Curve[],
   place: number | null,
@@ -122,7 +122,7 @@ export function neighbourPlace(
   return places[Math.min(Math.max(at + by, 0), end)] ?? null;
 }
 
-/** Index of the first place that is not below another one; the length where all are. */
+/** Return the index of the first place that is not below `place`; the length if all are below. */
 function firstAtOrAfter(places: readonly number[], place: number): number {
   return firstWhere(places, (each) => each >= place);
 }
@@ -131,7 +131,7 @@ function firstAfter(places: readonly number[], place: number): number {
   return firstWhere(places, (each) => each > place);
 }
 
-/** Bisection: `isReached` holds from some index on. */
+/** Return the first index at which `isReached` holds, by bisection: it holds from some index on. */
 function firstWhere(places: readonly number[], isReached: (place: number) => boolean): number {
   let [low, high] = [0, places.length];
   while (low < high) {

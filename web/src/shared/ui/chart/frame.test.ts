@@ -8,7 +8,7 @@ const loss = curve(...falling);
 const diverging = curve(...falling.map((value, n) => (n < 20 ? value : value * 1.3 ** (n - 20))));
 
 describe("the values of an axis", () => {
-  test("are those of all curves where none leaves the usual range", () => {
+  test("are those of all curves if none leaves the usual range", () => {
     const slower = curve(...falling.map((value) => value * 1.5));
     const found = frameOfValues([loss, slower], false);
     expect(found.values).toEqual([falling.at(-1), 16.5]);
@@ -16,7 +16,7 @@ describe("the values of an axis", () => {
     expect(found).toEqual(frameOfValues([loss, slower], true));
   });
 
-  test("are not stretched by one run that diverges, in whichever place it stands", () => {
+  test("are not stretched by one diverging run, whatever its place", () => {
     for (const curves of [
       [loss, diverging],
       [diverging, loss, loss],
@@ -31,7 +31,7 @@ describe("the values of an axis", () => {
     expect(frameOfValues([loss, diverging], true).above).toBeNull();
   });
 
-  test("leave out spikes of a single run, and keep where it began", () => {
+  test("exclude spikes of a single run, and keep its start", () => {
     const spiky = curve(...falling.with(40, 4e6).with(70, -3e5));
     const { values, above, below } = frameOfValues([spiky], false);
     expect([values?.[1], above, below]).toEqual([11, 4e6, -3e5]);
@@ -44,7 +44,7 @@ describe("the values of an axis", () => {
     expect(frameOfValues([curve(0, 0.5, null, 1)], false).positive).toBe(0.5);
   });
 
-  test("hold a curve of another scale whole: it did not diverge", () => {
+  test("hold a whole curve of another scale: it did not diverge", () => {
     const rates = [curve(4000, 4010, 3990), curve(90_000, 91_000, 90_500)];
     expect(frameOfValues(rates, false)).toMatchObject({
       values: [3990, 91_000],
@@ -53,7 +53,7 @@ describe("the values of an axis", () => {
     });
   });
 
-  test("hold a warm-up from zero, ten times another rate, and what is zero mostly", () => {
+  test("hold a warm-up from zero, ten times another rate, and mostly zero values", () => {
     const rate = (peak: number) => curve(...[0, 0.2, 0.6, 1, 1, 1, 0.5, 0.1].map((v) => v * peak));
     expect(frameOfValues([rate(1e-4), rate(1e-3)], false).above).toBeNull();
     expect(frameOfValues([curve(0, 0, 0, 0, 0, 7)], false).values).toEqual([0, 7]);

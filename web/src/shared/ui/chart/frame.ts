@@ -1,4 +1,4 @@
-// Which values the y axis holds: a lone value far from all others does not flatten a curve.
+// Which values the y axis holds: a single outlier does not flatten a curve.
 import type { Buckets, Extent } from "./curve";
 import { greatestExplained, quantile, usualSize } from "./values/outliers";
 
@@ -7,20 +7,20 @@ export interface Frame {
   values: Extent | null;
   /** Least positive one of these values; null without any. */
   positive: number | null;
-  /** Least value below the axis and greatest one above it; null where there is none. */
+  /** Least value below the axis and greatest one above it; null without any. */
   below: number | null;
   above: number | null;
 }
 
-/** Outliers are cut only where the axis would be this many times as long as the rest is large. */
+/** Outliers are cut only if they would make the axis this many times as long as the other values. */
 const TOO_LONG = 20;
 
 /**
- * Return the values of the y axis for curves over each other.
+ * Return the values of the y axis for curves in one chart.
  *
- * Every value is on the axis but outliers, and those only where they would flatten the rest. The
- * usual size is that of the curve, of several curves the lower median. A curve whose values are
- * all far from it has a scale of its own. With `isFull` every value is on the axis.
+ * The axis excludes outliers that would flatten the rest, and holds every other value. The usual size is
+ * that of the curve, or the lower median of several curves. A curve with all values far from it has its own
+ * scale. With `isFull` every value is on the axis.
  */
 export function frameOfValues(curves: readonly Buckets[], isFull: boolean): Frame {
   const whole = extentOfValues(curves.flatMap(valuesOf));
@@ -38,7 +38,7 @@ export function frameOfValues(curves: readonly Buckets[], isFull: boolean): Fram
 
 const OTHER_SCALE = 10;
 
-/** The ends of what is explained of each curve. */
+/** Return the least and greatest explained value of each curve. */
 function explainedOf(curves: readonly Buckets[]): number[] {
   const sizes = curves.map(usualSize);
   const common = quantile(

@@ -24,7 +24,7 @@ test("Escape shows everything, also before the last zoom is drawn", () => {
   expect(onZoom.mock.calls).toEqual([[[50, 100]], [null]]);
 });
 
-test("a key of no meaning is left to the page", () => {
+test("a key without a function is left to the page", () => {
   const onZoom = vi.fn();
   expect(press("z", onZoom).preventDefault).not.toHaveBeenCalled();
   expect(onZoom).not.toHaveBeenCalled();

@@ -1,4 +1,4 @@
-// Keys of a chart: the cursor, the job that stands out, zoom.
+// Keys of a chart: the cursor, the highlighted job, zoom.
 import type { KeyboardEvent } from "react";
 import { type Axis, wholeStretch } from "./axis";
 import type { ChartCursor } from "./cursor";
@@ -11,11 +11,11 @@ const FAR = 10;
 
 interface KeySetup {
   id: string;
-  /** The curves without branches. */
+  /** The curves except branches. */
   curves: readonly Curve[];
   axis: Axis;
   cursor: ChartCursor;
-  /** Stretch of the axis that is shown. */
+  /** Visible stretch of the axis. */
   stretch: Extent;
   onZoom: (range: Extent | null) => void;
   focus: number | null;
@@ -23,7 +23,7 @@ interface KeySetup {
 }
 
 /**
- * Left and right move the cursor, with Shift faster; up and down choose the job that stands out;
+ * Left and right move the cursor, with Shift faster; up and down choose the highlighted job;
  * + and - zoom around the cursor; Escape shows everything.
  */
 export function onChartKey(event: KeyboardEvent, setup: KeySetup): void {
@@ -35,7 +35,7 @@ export function onChartKey(event: KeyboardEvent, setup: KeySetup): void {
     if (next !== null) cursor.move({ step: next, source: id });
   } else if (choice && onFocus) onFocus(nextSlot(curves, focus, choice));
   else if (zoom) onZoom(zoomed(setup, place, zoom));
-  // Not only where a zoom is drawn: the key may come before the drawing of the last one.
+  // Also without a drawn zoom: the key may come before the last zoom is drawn.
   else if (event.key === "Escape") onZoom(null);
   else return;
   event.preventDefault();

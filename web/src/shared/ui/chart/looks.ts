@@ -1,4 +1,4 @@
-// Looks of curves: of one job, its branches, and jobs over each other.
+// Styles of curves: of one job, of its branches, and of several jobs.
 import type { Look } from "./curve";
 
 /** The curve of one job: the accent, with red marks. */

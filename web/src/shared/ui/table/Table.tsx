@@ -6,7 +6,7 @@ import "./Table.css";
 export interface Column {
   name: string;
   label: ReactNode;
-  /** Numbers stand at the right. */
+  /** Whether the column holds numbers, which are aligned at the right. */
   number?: boolean;
   /** In pixels, for tables with fixed columns. */
   width?: number;

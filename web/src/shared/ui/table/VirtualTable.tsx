@@ -1,11 +1,11 @@
-// A table of any length: only rows near the window exist, the others are padding.
+// A table of any length: only rows near the window are rendered, the others are padding.
 import { useWindowVirtualizer, type VirtualItem } from "@tanstack/react-virtual";
 import { type ReactNode, type Ref, useLayoutEffect, useRef, useState } from "react";
 import { cx } from "@/shared/ui/cx";
 import { type Column, TableHead } from "./Table";
 import "./Table.css";
 
-/** Rows above and below the window that exist: the keyboard walks from row to row. */
+/** Rows rendered above and below the window, so that the keyboard can move from row to row. */
 const OVERSCAN = 12;
 
 /** Attributes of each `<tr>`, so that it is measured and screen readers count it. */
@@ -20,7 +20,7 @@ interface VirtualTableProps<Item> {
   columns: readonly Column[];
   items: readonly Item[];
   keyOf: (item: Item) => string;
-  /** Usual height of a row in pixels; rows that exist are measured. */
+  /** Usual height of a row in pixels; rendered rows are measured. */
   rowHeight: number;
   row: (item: Item, place: RowPlace) => ReactNode;
   className?: string;
@@ -74,7 +74,7 @@ function roomOf(
   return { before: first.start - top, after: total - (last.end - top) };
 }
 
-/** In place of rows that do not exist. */
+/** Padding for rows that are not rendered. */
 function Room({ height, columns }: { height: number; columns: number }) {
   if (height <= 0) return null;
   return (

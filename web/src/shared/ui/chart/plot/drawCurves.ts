@@ -1,4 +1,4 @@
-// Draws curves on a chart's canvas: colour and dashes distinguish jobs, one of them may stand out.
+// Draws curves on a chart's canvas: colour and dashes distinguish jobs, one job may be highlighted.
 import uPlot from "uplot";
 import type { Curve, Values } from "../curve";
 import { drawExtremes, drawSpikes } from "./drawExtremes";
@@ -6,12 +6,12 @@ import { type Context, colourOf, inFrame, pixel, thickness } from "./palette";
 
 export interface DrawnCurves {
   curves: readonly Curve[];
-  /** Place of the job that stands out, if any does. */
+  /** Place of the highlighted job, if any. */
   focus: number | null;
 }
 
 /**
- * Draw all curves, the one that stands out last but for branches.
+ * Draw all curves: the highlighted one after the others, then the branches.
  *
  * The extremes of a branch lie under the other curves, its line over them.
  */
@@ -38,7 +38,7 @@ function drawCurve(chart: uPlot, context: Context, curve: Curve, opacity: number
 /** Opacity of the values behind their moving average. */
 const BEHIND = 0.28;
 
-/** Every value of a curve: at full strength, or behind its moving average but for spikes. */
+/** Draw every value of a curve: at full opacity, or behind its moving average except for spikes. */
 function drawValues(chart: uPlot, context: Context, curve: Curve, opacity: number): void {
   const isBehind = curve.smooth !== curve.last;
   use(chart, context, curve, isBehind ? BEHIND * opacity : opacity);
@@ -49,7 +49,7 @@ function drawValues(chart: uPlot, context: Context, curve: Curve, opacity: numbe
   context.globalAlpha = 1;
 }
 
-/** The moving average; the newest value of each bucket without smoothing. */
+/** Draw the moving average, or the newest value of each bucket without smoothing. */
 function drawAverage(chart: uPlot, context: Context, curve: Curve, opacity: number): void {
   const { look, smooth } = curve;
   use(chart, context, curve, opacity);
@@ -70,7 +70,7 @@ interface Pen {
 
 const DOT = { radius: 2.5, gap: 10 };
 
-/** A line with gaps where nothing is finite; dots on points without neighbours, or on all that have room. */
+/** Draw a line with gaps at non-finite values, and dots on isolated points, or on all that have room. */
 function drawLine(chart: uPlot, context: Context, { x }: Curve, pen: Pen): void {
   const { values } = pen;
   const ratio = uPlot.pxRatio;

@@ -5,9 +5,9 @@ import { type Spike, spikesOf } from "../values/spikes";
 import { type Context, pixel, thickness } from "./palette";
 
 /**
- * Fill what lies between minimum and maximum, as if every point were joined to the next.
+ * Fill the band between minimum and maximum, as if every point were joined to the next.
  *
- * Each bucket has a column of whole pixels too: a band alone is thinner than one at its tips.
+ * Each bucket also fills a column of whole pixels: at its tips a band alone is thinner than a pixel.
  */
 export function drawExtremes(chart: uPlot, context: Context, curve: Curve): void {
   context.beginPath();
@@ -32,7 +32,7 @@ function addBand(chart: uPlot, context: Context, { x, min, max }: Curve, [from, 
   context.closePath();
 }
 
-/** What the buckets of each column of pixels reach: its top and its bottom. */
+/** Return the top and the bottom of the buckets in each column of pixels. */
 function columnsOf(chart: uPlot, { x, min, max }: Curve): Map<number, [number, number]> {
   const columns = new Map<number, [number, number]>();
   max.forEach((high, at) => {
@@ -47,14 +47,14 @@ function columnsOf(chart: uPlot, { x, min, max }: Curve): Map<number, [number, n
   return columns;
 }
 
-/** Join each spike to its neighbours by a solid line: the curve may have dashes, or be faint. */
+/** Join each spike to its neighbours by a solid line: the curve may be dashed or faint. */
 export function drawSpikes(chart: uPlot, context: Context, curve: Curve): void {
   context.lineWidth = thickness(curve.look.width);
   context.setLineDash([]);
   for (const spike of spikesOf(curve)) drawSpike(chart, context, curve, spike);
 }
 
-/** A spike that is narrower has a column from its tip to the level of its neighbours. */
+/** A narrower spike has a column from its tip to the level of its neighbours. */
 const NARROW = 24;
 
 function drawSpike(chart: uPlot, context: Context, { x, last }: Curve, spike: Spike): void {
@@ -82,7 +82,7 @@ function isWithin({ bbox }: uPlot, top: number): boolean {
   return top >= bbox.top && top <= bbox.top + bbox.height;
 }
 
-/** Return where values stand without a gap: from, and the index behind the last. */
+/** Return the runs of values without a gap: the first index, and the index after the last. */
 export function runsOf(values: Values): Run[] {
   const runs: Run[] = [];
   values.forEach((value, at) => {

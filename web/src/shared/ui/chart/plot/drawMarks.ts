@@ -1,4 +1,4 @@
-// Marks of a chart: where attempts begin, buckets with NaN, buckets outside the axis.
+// Marks of a chart: starts of attempts, buckets with NaN, buckets outside the axis.
 import uPlot from "uplot";
 import type { Curve } from "../curve";
 import type { Frame } from "../frame";
@@ -13,7 +13,7 @@ export interface StepMark {
 /** Labels begin below the wedges of values outside the axis. */
 const LABEL_TOP = 11;
 
-/** Hairlines, each with its label where that fits before the next one. */
+/** Draw hairlines, each with its label if that fits before the next one. */
 export function drawStepMarks(chart: uPlot, marks: readonly StepMark[], palette: Palette): void {
   const ratio = uPlot.pxRatio;
   inFrame(chart, (context) => {
@@ -40,7 +40,7 @@ export function drawStepMarks(chart: uPlot, marks: readonly StepMark[], palette:
   });
 }
 
-/** Ticks at the bottom for NaN, wedges at the edges for values outside the axis. */
+/** Draw ticks at the bottom for NaN, and wedges at the edges for values outside the axis. */
 export function drawAlarms(chart: uPlot, curves: readonly Curve[], frame: Frame): void {
   inFrame(chart, (context) => {
     inLanes(
@@ -54,7 +54,7 @@ export function drawAlarms(chart: uPlot, curves: readonly Curve[], frame: Frame)
   });
 }
 
-/** Give each colour of marks a lane of its own, counted from the edge of the frame. */
+/** Draw marks of each colour in their own lane, counted from the edge of the frame. */
 function inLanes(curves: readonly Curve[], draw: (curve: Curve, lane: number) => void): void {
   const alarms = [...new Set(curves.map(({ look }) => look.alarm))];
   for (const curve of curves) draw(curve, alarms.indexOf(curve.look.alarm));
@@ -69,7 +69,7 @@ interface Lane {
 
 const TICK = { width: 2, height: 7, lane: 9 };
 
-/** A tick for every bucket that holds NaN or infinity. */
+/** Draw a tick for every bucket that holds NaN or infinity. */
 function drawNonFinite({ chart, context, curve, lane }: Lane): void {
   const ratio = uPlot.pxRatio;
   const height = TICK.height * ratio;
@@ -87,7 +87,7 @@ function drawNonFinite({ chart, context, curve, lane }: Lane): void {
 
 const WEDGE = { width: 4, height: 6, margin: 3, lane: 9, gap: 9 };
 
-/** Wedges that point to buckets with values outside the axis, as many as fit side by side. */
+/** Draw wedges to buckets with values outside the axis, as many as fit side by side. */
 function drawOutside({ chart, context, curve, lane }: Lane, { values }: Frame): void {
   const { x: places, min, max } = curve;
   const ratio = uPlot.pxRatio;

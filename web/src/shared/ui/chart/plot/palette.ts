@@ -8,7 +8,7 @@ export interface Palette {
   font: string;
 }
 
-/** Read the theme's colours where a chart stands. */
+/** Read the theme's colours at a chart's element. */
 export function paletteOf(element: Element): Palette {
   return {
     mark: `color-mix(in srgb, ${colourOf(element, "line-strong")} 75%, transparent)`,
@@ -18,7 +18,7 @@ export function paletteOf(element: Element): Palette {
   };
 }
 
-/** Return a colour of the theme as it is where an element stands. */
+/** Return the computed value of a theme's colour at an element. */
 export function colourOf(element: Element, name: string): string {
   return getComputedStyle(element).getPropertyValue(`--${name}`).trim();
 }
@@ -36,22 +36,22 @@ export function inFrame(chart: uPlot, draw: (context: Context) => void): void {
   context.restore();
 }
 
-/** The least width in device pixels of which a line of any slope fills whole ones. */
+/** The least width, in device pixels, at which a line of any slope fills whole pixels. */
 const WHOLE = 2;
 
-/** Width of a line in whole device pixels: a thinner one would mix with the ground everywhere. */
+/** Return a line's width in whole device pixels: a thinner line would blend with the background. */
 export function thickness(width: number): number {
   return Math.max(Math.round(width * uPlot.pxRatio), WHOLE);
 }
 
 const MAX_HEIGHTS = 100;
 
-/** On a logarithmic axis what is not positive lies below the frame. */
+/** Return the pixel of a value; on a logarithmic axis values up to 0 lie below the frame. */
 export function pixel(chart: uPlot, place: number, value: number): [number, number] {
   const { top, height } = chart.bbox;
   const isBelow = chart.scales.y?.distr === 3 && value <= 0;
   const found = isBelow ? top + 2 * height : chart.valToPos(value, "y", true);
-  // A canvas draws wrong lines to places that are millions of pixels away.
+  // A canvas draws wrong lines to places millions of pixels away.
   const far = MAX_HEIGHTS * height;
   return [chart.valToPos(place, "x", true), Math.min(Math.max(found, top - far), top + far)];
 }

@@ -1,5 +1,5 @@
-// Keeps a uPlot in an element in step with the chart: uPlot makes scales, axes and the cursor, and
-// the curves are drawn on its canvas by `drawCurves`.
+// Keeps a uPlot in step with the chart: uPlot makes scales, axes and the cursor; `drawCurves` draws
+// the curves on its canvas.
 import { type RefObject, useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import { watchTheme } from "@/shared/theme/theme";
@@ -12,7 +12,7 @@ import { drawAlarms, drawStepMarks, type StepMark } from "./drawMarks";
 import { paletteOf } from "./palette";
 import { axisOf, framed, type ValueScale, valueAxis } from "./valueAxis";
 
-/** What a chart shows at this moment; read again at every drawing. */
+/** The present content of a chart; read again at every drawing. */
 export interface Shown extends DrawnCurves {
   marks: readonly StepMark[];
   /** Stretch of the horizontal axis. */
@@ -41,7 +41,7 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
   const present: Shown = {
     ...setup,
     onDrawn: (drawn) => {
-      // The scale may have changed: under the pointer is another place now, or the place elsewhere.
+      // After a change of the scale the pointer is at another place, or the place is at another pixel.
       const { left = -1 } = drawn.cursor;
       const isOwn = isUnderPointer(drawn) && left >= 0 && cursor.place?.source === id;
       if (isOwn) cursor.move({ step: drawn.posToVal(left, "x"), source: id });
@@ -51,7 +51,7 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
       if (place !== null) cursor.move({ step: place, source: id });
       else if (cursor.place?.source !== id || element.current === document.activeElement) return;
       else cursor.move(null);
-      // At the very top stands a cursor that another chart or the keyboard moved.
+      // A cursor at the very top was moved by another chart or by the keyboard.
       if (place === null) onFocus?.(null);
       else if (top > 0 && chart) onFocus?.(nearestTo(chart, curves, place, top));
     },
@@ -80,7 +80,7 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
   useEffect(() => {
     chart?.setData(dataOf({ stretch: [first, last], frame }));
   }, [chart, curves, marks, frame, first, last]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: another job stands out now
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another job is highlighted now
   useEffect(() => chart?.redraw(false, false), [chart, focus]);
   useEffect(() => {
     if (!chart) return;
@@ -93,7 +93,7 @@ function isUnderPointer({ over }: uPlot): boolean {
   return over.matches(":hover");
 }
 
-/** Show the common place; what a chart does not show lies left of it, out of sight. */
+/** Show the shared cursor; a place outside the chart puts it left of the plot, out of view. */
 function placeCursor(chart: uPlot, { place }: ChartCursor): void {
   const left = place ? chart.valToPos(place.step, "x") : -1;
   const isShown = left >= 0 && left <= chart.over.clientWidth;
@@ -102,7 +102,7 @@ function placeCursor(chart: uPlot, { place }: ChartCursor): void {
 
 const NEAR_PIXELS = 24;
 
-/** Return the place of the job whose curve passes under the pointer. */
+/** Return the place of the job with a curve under the pointer. */
 function nearestTo(
   chart: uPlot,
   curves: readonly Curve[],
@@ -169,12 +169,12 @@ function optionsOf({ shown, width, height, axis, scale }: PlotOptions): uPlot.Op
   };
 }
 
-/** The data that uPlot derives its scales from; it draws none of it. */
+/** Return the data for uPlot's scales, of which uPlot draws nothing. */
 function dataOf({ stretch, frame }: Pick<Shown, "stretch" | "frame">): uPlot.AlignedData {
   return [[...stretch], [...(frame.values ?? [0, 1])]];
 }
 
-/** uPlot calls this after each drawing too, and after the cursor was moved by code: no pointer. */
+/** Report a move of the pointer: uPlot also calls this after each drawing and after code moves the cursor. */
 function moved(chart: uPlot, onPoint: Shown["onPoint"]): void {
   const { left = -1, top = -1 } = chart.cursor;
   const isOver = isUnderPointer(chart);

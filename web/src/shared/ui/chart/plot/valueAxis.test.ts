@@ -38,7 +38,7 @@ describe("axes", () => {
     expect(padded([0, 0])).toEqual([0, 1]);
   });
 
-  test("a logarithmic axis begins at the least positive value, whatever else is zero", () => {
+  test("a logarithmic axis begins at the least positive value, despite zeros", () => {
     const axisOf = (...values: number[]) =>
       framed(frameOfValues([{ min: values, max: values }], true), "log");
     expect(axisOf(0, 0.02, 0.5, 1)).toEqual([0.02 / 1.1, 1.1]);
@@ -74,7 +74,7 @@ describe("axes", () => {
     }
   });
 
-  test("ticks have as many digits as tell them apart", () => {
+  test("ticks have enough digits to distinguish them", () => {
     expect(tickLabels([2, 2.5, 3])).toEqual(["2.0", "2.5", "3.0"]);
     expect(tickLabels([0, 1, 2, 10])).toEqual(["0", "1", "2", "10"]);
     expect(tickLabels([2.2, 2.25])).toEqual(["2.20", "2.25"]);

@@ -11,7 +11,7 @@ const VALUE_AXIS = 52;
 const FONT_SIZE = 11;
 const LABEL_GAP = 6;
 
-/** Values of the y axis: those of the shown buckets with a margin, zero kept where it is near. */
+/** Return the range of the y axis: the values with a margin, which does not cross zero. */
 export function padded([low, high]: Extent): [number, number] {
   const margin = (high - low) * 0.08 || Math.abs(low) * 0.05 || 1;
   return [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
@@ -19,10 +19,10 @@ export function padded([low, high]: Extent): [number, number] {
 
 type Framed = Pick<Frame, "values" | "positive">;
 
-/** How far a logarithmic axis goes down from its greatest value where others do not fit anyway. */
+/** Ratio of the ends of a logarithmic axis that cannot hold all values. */
 const LONGEST = 1e6;
 
-/** The y axis around the values that are shown; on a logarithmic one only positive ones fit. */
+/** Return the range of the y axis for the visible values; a logarithmic axis holds only positive ones. */
 export function framed({ values, positive }: Framed, scale: ValueScale): [number, number] {
   if (scale === "linear") return values ? padded(values) : [0, 1];
   if (!values || positive === null) return [0.1, 1];
@@ -53,7 +53,7 @@ function sizeOf(_: uPlot, labels: string[] | null): number {
   return Math.max(VALUE_AXIS, Math.ceil(longest * DIGIT_WIDTH) + LABEL_GAP + 4);
 }
 
-/** Pixels between two ticks of a logarithmic axis at least. */
+/** Least distance of two ticks of a logarithmic axis, in pixels. */
 const LOG_SPACE = 18;
 const LEAST_TICKS = 3;
 const DECADES: readonly (readonly number[])[] = [
@@ -64,9 +64,9 @@ const DECADES: readonly (readonly number[])[] = [
 ];
 
 /**
- * Return round numbers between two positive ones, evenly strewn over a logarithmic axis.
+ * Return round numbers between two positive ones, spread evenly over a logarithmic axis.
  *
- * `room` is the share of the axis between two of them at least.
+ * `room` is the least distance of two of them, as a share of the axis.
  */
 export function logTicks(low: number, high: number, room = 0): number[] {
   const gap = room * Math.log10(high / low);
@@ -80,7 +80,7 @@ export function logTicks(low: number, high: number, room = 0): number[] {
       .filter((value) => value >= low && value <= high);
     if (ticks.length >= LEAST_TICKS) return apart(ticks, gap);
   }
-  // Within less than two digits the axis is as good as linear.
+  // Within less than two digits the axis is nearly linear.
   const unit = 10 ** Math.floor(Math.log10(high - low)) / 2;
   const from = Math.ceil(low / unit);
   const ticks = Array.from({ length: Math.floor(high / unit) - from + 1 }, (_, n) => from + n);
@@ -90,7 +90,7 @@ export function logTicks(low: number, high: number, room = 0): number[] {
   );
 }
 
-/** Leave out ticks that are nearer to the one before than a gap, in powers of ten. */
+/** Omit ticks that are nearer to the previous one than `gap` powers of ten. */
 function apart(ticks: readonly number[], gap: number): number[] {
   let last = 0;
   return ticks.filter((value) => {

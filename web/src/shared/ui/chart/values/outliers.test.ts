@@ -8,7 +8,7 @@ import { curveOf } from "./testCurves";
 const points = (count: number, value: (step: number) => number): number[] =>
   Array.from({ length: count }, (_, step) => value(step));
 
-/** The values as the server answers with them: extremes of at most a thousand buckets. */
+/** Return the values in the form of the server's answer: extremes of at most a thousand buckets. */
 function bucketed(values: readonly number[]): Buckets {
   const size = Math.ceil(values.length / 1000);
   const parts = Array.from({ length: Math.ceil(values.length / size) }, (_, at) =>
@@ -52,7 +52,7 @@ describe("ordinary curves are shown whole", () => {
       "a rising count": (step) => step * 8192,
       "an accuracy that begins at chance": (step) => 0.8 - 0.799 * Math.exp(-step / (count / 8)),
       "a change of the data half way": (step) => (step < count / 2 ? 2 : 30) + noise(step),
-      "zero but for some": (step) => (step % 50 === 7 ? 3 + noise(step) : 0),
+      "zero except for some": (step) => (step % 50 === 7 ? 3 + noise(step) : 0),
       "a constant": () => 5,
     };
     for (const [name, shape] of Object.entries(shapes)) {
@@ -62,14 +62,14 @@ describe("ordinary curves are shown whole", () => {
     }
   });
 
-  test("of a million steps, of which the first bucket holds most", () => {
+  test("of a million steps, most of them in the first bucket", () => {
     for (const shape of [decay, sharp]) {
       const values = points(1_000_000, shape);
       expect(frameOfValues([bucketed(values)], false).values?.[1]).toBe(most(values));
     }
   });
 
-  test("over each other, whatever each ends at", () => {
+  test("in one chart, whatever their ends", () => {
     const all = Object.values(losses).map(bucketed);
     const loss = bucketed(points(900, (step) => 2 + 8 * decay(step / 30)));
     for (const one of all.slice(0, 9)) {
@@ -78,7 +78,7 @@ describe("ordinary curves are shown whole", () => {
   });
 });
 
-describe("outliers are cut where they would flatten the rest", () => {
+describe("outliers are cut if they would flatten the rest", () => {
   const places = [0.02, 0.3, 0.7, 0.999];
   const cases = [700, 5951, 40_000].flatMap((count) =>
     places.flatMap((share) => [1e9, -1e9, 3.4e38].map((strange) => ({ count, share, strange }))),
@@ -97,20 +97,20 @@ describe("outliers are cut where they would flatten the rest", () => {
     }
   });
 
-  test("a first value too, beyond what any decay begins with", () => {
+  test("a first value too, beyond the start of any decay", () => {
     const values = points(5951, sharp).with(0, 1e9);
     expect(frameOfValues([bucketed(values)], false).above).toBe(1e9);
     expect(frameOfValues([bucketed(points(700, sharp).with(0, 1e9))], false).above).toBe(1e9);
   });
 
-  test("but a spike that leaves the rest its room is on the axis", () => {
+  test("but a spike that does not flatten the rest is on the axis", () => {
     const norms = points(5951, (step) => 0.7 + 1.5 * decay(step / 300) + 0.4 * noise(step));
     norms[265] = 16.14;
     expect(frameOfValues([bucketed(norms)], false).values?.[1]).toBe(16.14);
     expect(frameOfValues([bucketed(norms.slice(259, 271))], false).values?.[1]).toBe(16.14);
   });
 
-  test("what grows smoothly is shown until it is beyond all bounds", () => {
+  test("smooth growth is shown up to a limit", () => {
     const grown = points(1000, (step) => 1 + Math.exp((step - 900) / 30));
     expect(frameOfValues([bucketed(grown)], false).above).toBeNull();
     const lost = points(1000, (step) => 1 + Math.exp((step - 900) / 3));
@@ -119,7 +119,7 @@ describe("outliers are cut where they would flatten the rest", () => {
 });
 
 describe("spikes", () => {
-  test("are values far from those around them, in both directions", () => {
+  test("are values far from their neighbours, in both directions", () => {
     const values = points(200, (step) => 1 + 0.2 * noise(step));
     expect(spikesOf(curveOf(values.with(50, 9).with(120, -4)))).toEqual([
       { at: 50, value: 9 },
@@ -127,7 +127,7 @@ describe("spikes", () => {
     ]);
   });
 
-  test("none is in noise, in a decay after its beginning, nor in few points", () => {
+  test("noise, a decay after its start, and few points have none", () => {
     expect(spikesOf(curveOf(points(400, noise)))).toEqual([]);
     expect(spikesOf(curveOf(points(400, decay))).filter(({ at }) => at > 2)).toEqual([]);
     expect(spikesOf(curveOf([1, 9, 1]))).toEqual([]);

@@ -1,22 +1,22 @@
-// Values that neither their neighbours nor a smooth curve explain.
+// Outliers: values that neither their neighbours nor a smooth curve explain.
 import type { Buckets, Values } from "../curve";
 
-/** Values up to this many times the usual size are ordinary, whatever stands around them. */
+/** Values up to this many times the usual size are ordinary, whatever their neighbours. */
 const NEAR = 6;
-/** A stretch of larger ones is looked at when one of them is this many times the usual size. */
+/** A stretch of larger values is checked when one of them is this many times the usual size. */
 const FAR = 10;
-/** A later course changes by this factor at most from one bucket to the next. */
+/** Largest factor between two neighbouring buckets of a smooth course after the start. */
 const SMOOTH = 4;
-/** A beginning falls by this factor at most from one bucket to the next: points may be sparse. */
+/** Largest fall between two neighbouring buckets at the start of a curve: points may be sparse. */
 const STEEP = 100;
-/** A curve that has left its usual size smoothly is shown up to this many times that size. */
+/** Smooth growth is shown up to this many times the usual size. */
 const MAX_GROWTH = 100;
-/** The first bucket may hold most of a decay: it falls by this factor at most. */
+/** Largest fall after the first bucket, which may hold most of a decay. */
 const STEEPEST = 1e5;
-/** Share of the buckets in which a curve begins: a warm-up may come before its decay. */
+/** Share of the buckets that count as the start of a curve: a warm-up may precede its decay. */
 const BEGINNING = 0.1;
 
-/** The usual size of a curve: the third quartile of its magnitudes that are not zero. */
+/** The usual size of a curve: the third quartile of its non-zero magnitudes. */
 export function usualSize({ min, max }: Buckets): number {
   const sizes = max.flatMap((high, at) =>
     high === null ? [] : [Math.max(Math.abs(high), Math.abs(min[at] ?? high))],
@@ -27,13 +27,13 @@ export function usualSize({ min, max }: Buckets): number {
   );
 }
 
-/** The value at a share of the sorted ones, the lower of two; 0 of none. */
+/** Return a quantile of the values, the lower of two; 0 for no values. */
 export function quantile(values: readonly number[], share: number): number {
   const sorted = Float64Array.from(values).sort();
   return sorted[Math.floor((sorted.length - 1) * share)] ?? 0;
 }
 
-/** Return the greatest value that is explained; null where there is none. */
+/** Return the greatest explained value; null without one. */
 export function greatestExplained(highs: Values, usual: number): number | null {
   const values = highs.filter((value) => value !== null);
   const isOut = new Set<number>();
@@ -67,9 +67,9 @@ function stretchesAbove(values: readonly number[], limit: number): Stretch[] {
 }
 
 /**
- * Places of a beginning that its decay does not pass.
+ * Return the places at the start of a curve that lie outside its decay.
  *
- * The decay is followed backwards from where it ends. The first bucket may hold most of it.
+ * The decay is followed backwards from its end. The first bucket may hold most of it.
  */
 function outOfDecay(values: readonly number[], [from, to]: Stretch, usual: number): number[] {
   const found: number[] = [];
@@ -82,7 +82,7 @@ function outOfDecay(values: readonly number[], [from, to]: Stretch, usual: numbe
   return found;
 }
 
-/** Places of a later stretch: all of it, if the curve does not go there and back smoothly. */
+/** Return the outliers of a later stretch: all of it, unless the curve rises and falls smoothly. */
 function outOfCourse(values: readonly number[], [from, to]: Stretch, usual: number): number[] {
   const places = Array.from({ length: to - from }, (_, n) => from + n);
   const floor = (at: number) => Math.max(values[at] ?? 0, usual) * SMOOTH;

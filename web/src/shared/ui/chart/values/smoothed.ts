@@ -7,8 +7,8 @@ export const MAX_SMOOTHING = 0.99;
 /**
  * Return the exponential moving average, each value divided by the sum of its weights.
  *
- * Without that division the beginning would be drawn towards zero. A gap stays a gap, and does not
- * move the average.
+ * Without the division the start would be biased towards zero. A gap stays a gap, and does not change
+ * the average.
  */
 export function smoothed(values: Values, weight: number): Values {
   if (weight <= 0) return values;

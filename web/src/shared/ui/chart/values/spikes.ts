@@ -1,16 +1,16 @@
-// Buckets that stand out of the course of their curve: these are drawn at full strength always.
+// Spikes: buckets far from the course of their curve, always drawn at full opacity.
 import type { Curve } from "../curve";
 import { quantile } from "./outliers";
 
-/** One end of a bucket that stands out. */
+/** One extreme of a bucket with a spike. */
 export interface Spike {
   at: number;
   value: number;
 }
 
-/** Buckets on each side with which one is compared. */
+/** Buckets on each side that a bucket is compared with. */
 const AROUND = 8;
-/** A value stands out when it is this many times as far from the middle as most of the others. */
+/** A spike is this many times as far from the middle as most of the other values. */
 const OUT = 4;
 const MOST = 0.8;
 

@@ -1,4 +1,4 @@
-// A curve for tests, each of its points in a bucket of its own.
+// A curve for tests, with one bucket per point.
 import type { Curve } from "../curve";
 import { SINGLE } from "../looks";
 
