@@ -127,7 +127,7 @@ def entering_namespace(
 
 
 def packages() -> str:
-    """Return the path of our packages and of those that are installed."""
+    """Return the path of our packages and the installed ones."""
     installed = [path for path in sys.path if path.endswith("-packages")]
     root = Path(__file__).parents[1]
     return os.pathsep.join([str(root), str(root / "library"), *installed])

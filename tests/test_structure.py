@@ -22,7 +22,7 @@ NOUN = "the same noun: its commands, its views, its calls, its part of the serve
 AXIS = "one axis: its rules in the library, its application in the trainer"
 KIND = "what the folder has of this kind: the name is read with the folder's"
 
-# Why a name may stand in several parts: they mean the same by it.
+# Why a name may stand in several parts: it has one meaning in all of them.
 SHARED_CLASSES: Mapping[str, str] = {
     **dict.fromkeys(
         (

@@ -106,12 +106,6 @@ def operation_to(operation_id: str, target: OperationState, **values: Any) -> Mo
     return Move(f"operation {operation_id}", operations, key, target, legal, values)
 
 
-def request_to(request_id: str, target: NodeRequestState, **values: Any) -> Move:
-    """Return the move of a request for nodes."""
-    legal, key = sources(NODE_REQUEST_MOVES, target), {"id": request_id}
-    return Move(f"request {request_id}", node_requests, key, target, legal, values)
-
-
 def move(context: Context, connection: Connection, event: NewEvent | None, *moves: Move) -> None:
     """Carry out moves of one transaction, and store their event.
 

@@ -271,7 +271,7 @@ def _migrated(run: Callable[[str], object], server: URL) -> Iterator[_Migrated]:
 
 
 def _keep_seeds(connection: Connection) -> None:
-    """Copy the rows that there are, and create the function that brings them back.
+    """Copy the present rows, and create the function that restores them.
 
     PostgreSQL plans the statements of a function once in a connection.
     """

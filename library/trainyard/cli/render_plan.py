@@ -81,7 +81,7 @@ def _ranked(plan: Plan) -> list[RenderableType]:
         elastic="  LAYOUT",
     )
     for option in plan.ranked:
-        assert option.speed is not None, "ranked by it"
+        assert option.speed is not None, "ranked by speed"
         note = "this one" if option.layout == plan.layout else ""
         if option.fits is False:
             note = f"{note}, does not fit".removeprefix(", ")

@@ -1,7 +1,7 @@
 """Group commit: requests that wait at the same time are served together, by one transaction.
 
-A single request is served immediately. When requests follow each other closely, a group consists of
-those that arrived while the group before it was served, and during a short pause. So the more
+A single request is served immediately. When requests follow each other closely, a group holds the
+requests that arrived while the group before it was served, and during a short pause. So the more
 requests, the less each costs. There is no pause while a full group waits.
 """
 

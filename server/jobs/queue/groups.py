@@ -317,7 +317,7 @@ def demand_of_new(row: NewJob) -> Demand:
     if row.pending is None:
         raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")
     pending = row.pending.read(f"launch of job {row.id}")
-    # A job with a checkpoint, saved by it or by its origin, is bound to the checkpoint's storage.
+    # A job with a checkpoint, its own or its origin's, is bound to the checkpoint's storage.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
     demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound)
     # A retry does not wait for spare nodes: the missing one may be broken.

@@ -34,7 +34,7 @@ class Numbers(Dataset[int]):
 
 
 class Noised(Dataset[tuple[int, float]]):
-    """Samples by position, with an augmentation that is keyed by it."""
+    """Samples by position, with an augmentation keyed by position."""
 
     def __init__(self, order: EpochOrder) -> None:
         self.order = order

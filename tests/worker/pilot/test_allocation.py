@@ -136,7 +136,7 @@ def test_ranks_learn_no_password_of_a_proxy(
 ) -> None:
     monkeypatch.setenv(name, proxy)
     assert rank_environment()[name] == seen
-    assert inherited_environment()[name] == proxy  # the supervisor logs in by it
+    assert inherited_environment()[name] == proxy  # the supervisor logs in through the proxy
     assert (
         output_of([sys.executable, "-c", f"import os; print(os.environ[{name!r}])"], seconds=60)
         == seen

@@ -74,7 +74,7 @@ class CheckpointView(RecordModel):
     writers: int | None
     """Number of ranks that wrote tensors; absent if the manifest does not name them."""
     write_seconds: float | None
-    """Time of the slowest writer; `size` divided by it is the bandwidth of the storage."""
+    """Time of the slowest writer; the bandwidth of the storage is `size` divided by this time."""
     parent: str | None
     """Parent checkpoint of its attempt."""
     on_lineage: bool

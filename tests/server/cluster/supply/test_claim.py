@@ -32,7 +32,7 @@ def test_the_secrets_are_those_of_the_first_claim(site: Site) -> None:
 
 def test_a_claim_without_secrets_finds_what_is_withdrawn_and_changes_nothing(site: Site) -> None:
     request_id = site.ask()
-    for claimed in (False, True):  # by it a provisioner verifies the order to cancel
+    for claimed in (False, True):  # a provisioner verifies the order to cancel with a claim
         with pytest.raises(InvalidRequestError, match=r"/secret_hashes: 0 hashes"):
             site.claim(request_id, secrets=())
         assert (site.request(request_id).claimed_at is not None) == claimed

@@ -174,7 +174,7 @@ def test_without_a_node_that_sees_the_storage_no_wait_begins(yard: Yard, harness
 def test_an_attempt_that_ended_during_a_save_is_searched(
     yard: Yard, harness: Harness, ordered: bool
 ) -> None:
-    """Of a stop, too: a program that has no handler for its signal ends by it at any moment."""
+    """Of a stop, too: the signal ends a program without a handler at any moment."""
     job_id, (supervisor,) = harness.running()
     harness.commit_checkpoint(job_id, 20)
     if ordered:

@@ -1,4 +1,4 @@
-"""Tags of single jobs: of those that wait, and of a running job as if it were still waiting."""
+"""Tags of single jobs: waiting ones, and a running job as if it were still waiting."""
 
 from __future__ import annotations
 

@@ -3066,7 +3066,7 @@ export interface components {
             writers: number | null;
             /**
              * Write Seconds
-             * @description Time of the slowest writer; `size` divided by it is the bandwidth of the storage.
+             * @description Time of the slowest writer; the bandwidth of the storage is `size` divided by this time.
              */
             write_seconds: number | null;
             /**
@@ -3408,7 +3408,7 @@ export interface components {
             writers: number | null;
             /**
              * Write Seconds
-             * @description Time of the slowest writer; `size` divided by it is the bandwidth of the storage.
+             * @description Time of the slowest writer; the bandwidth of the storage is `size` divided by this time.
              */
             write_seconds: number | null;
             /**
