@@ -223,7 +223,12 @@ class ExactTrainer(Trainer):
         """
         parent = self.run.resume_from
         if resume_from_checkpoint is None and parent is not None:
-            resume_from_checkpoint = next(parent.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+            resume_from_checkpoint = next(parent.glob(f"{PREFIX_CHECKPOINT_DIR}-*"), None)
+            if resume_from_checkpoint is None:
+                raise ValueError(
+                    f"{parent} has no {PREFIX_CHECKPOINT_DIR}-*: legal is a checkpoint of "
+                    "ExactTrainer"
+                )
         if resume_from_checkpoint is True:
             newest = get_last_checkpoint(str(self.args.output_dir))  # type: ignore[no-untyped-call]
             resume_from_checkpoint = newest or True
@@ -246,9 +251,11 @@ class ExactTrainer(Trainer):
         if not self.run.in_job:
             self._save_with_order(model, trial)
             return
-        with self.run.checkpoint(self.state.global_step) as self._folder:
-            self._save_with_order(model, trial)
-        self._folder = None
+        try:
+            with self.run.checkpoint(self.state.global_step) as self._folder:
+                self._save_with_order(model, trial)
+        finally:
+            self._folder = None
 
     def _save_with_order(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)

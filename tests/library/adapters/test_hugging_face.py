@@ -350,3 +350,10 @@ def test_metrics_and_progress_of_the_run(tmp_path: Path) -> None:
     assert run.directory is not None
     heartbeat = json.loads((run.directory / "heartbeat.json").read_text())
     assert (heartbeat["step"], heartbeat["steps"]) == (2, 2)
+
+
+def test_a_checkpoint_of_another_program_is_refused_by_name(tmp_path: Path) -> None:
+    with job_run(tmp_path).checkpoint(3) as folder:
+        (folder / "weights").write_bytes(b"w")
+    with pytest.raises(ValueError, match=r"step-3 has no checkpoint-\*: legal is"):
+        in_job(job_run(tmp_path, 2, 3), tmp_path / "output", 6)
