@@ -43,12 +43,23 @@ def count(document: dict[str, Any]) -> dict[str, Any]:
 def _kernels(counter: StepCounter) -> Any:
     """Return a stand-in for `trainer.kernels.fused_loss` that counts as one operation."""
 
-    def sums_and_label_logits(logits_CR: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+    def sums_and_label_logits(
+        logits_CR: torch.Tensor, labels_C: torch.Tensor, first_row: int
+    ) -> tuple[torch.Tensor, ...]:
+        del labels_C, first_row
         results = tuple(logits_CR.new_empty(len(logits_CR), dtype=torch.float32) for _ in range(2))
         counter.count_operation("sums_and_label_logits", [logits_CR], [*results])
         return results
 
-    def replace_by_gradient(logits_CR: torch.Tensor, *_: Any, **__: Any) -> None:
+    def replace_by_gradient(
+        logits_CR: torch.Tensor,
+        labels_C: torch.Tensor,
+        *,
+        log_sums_C: torch.Tensor,
+        first_row: int,
+        no_label: int,
+    ) -> None:
+        del labels_C, log_sums_C, first_row, no_label
         # Reads and writes the logits.
         counter.count_operation("replace_by_gradient", [logits_CR], [logits_CR.view_as(logits_CR)])
 

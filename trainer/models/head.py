@@ -7,7 +7,7 @@ Shapes: B sequences, S tokens, T = B x S tokens, D model width, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -97,7 +97,11 @@ class TokenLoss(nn.Module):
             losses_C = (log_sums_C - label_logits_C).masked_fill(labels_C == NO_LABEL, 0)
             if gradients:
                 fused_loss().replace_by_gradient(
-                    logits_CV, labels_C, log_sums_C, self.first_row, no_label=NO_LABEL
+                    logits_CV,
+                    labels_C,
+                    log_sums_C=log_sums_C,
+                    first_row=self.first_row,
+                    no_label=NO_LABEL,
                 )
             return losses_C.sum(), logits_CV if gradients else None
         log_probs_CV, loss = self.log_probs(logits_CV.float(), labels_C)
@@ -169,7 +173,27 @@ def has_kernels(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-def fused_loss() -> Any:
+class FusedLoss(Protocol):
+    """The functions of `trainer.kernels.fused_loss`, whose module needs Triton."""
+
+    def sums_and_label_logits(
+        self, logits_CR: Tensor, labels_C: Tensor, first_row: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-sum-exp and the logit of the label of each token."""
+
+    def replace_by_gradient(
+        self,
+        logits_CR: Tensor,
+        labels_C: Tensor,
+        *,
+        log_sums_C: Tensor,
+        first_row: int,
+        no_label: int,
+    ) -> None:
+        """Write the gradient of the summed loss over the logits."""
+
+
+def fused_loss() -> FusedLoss:
     """Return the module of the kernels. Only torch for GPUs includes Triton."""
     from trainer.kernels import fused_loss
 

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.models.head import TokenLoss
+from trainer.models import head
+from trainer.models.head import FusedLoss, TokenLoss
 from trainyard.training import logit_chunks as specs_loss
 
 B, S, D, V = 2, 5, 8, 11
@@ -20,10 +21,39 @@ def draw() -> tuple[Tensor, Tensor, Tensor]:
     return x_BSD, weight_VD, labels_BS
 
 
+class Kernels:
+    """The functions of `trainer.kernels.fused_loss` in torch."""
+
+    def sums_and_label_logits(
+        self, logits_CR: Tensor, labels_C: Tensor, first_row: int
+    ) -> tuple[Tensor, Tensor]:
+        label_logits_C = logits_CR.gather(1, (labels_C - first_row).clamp(min=0)[:, None])[:, 0]
+        return logits_CR.logsumexp(1), label_logits_C
+
+    def replace_by_gradient(
+        self,
+        logits_CR: Tensor,
+        labels_C: Tensor,
+        *,
+        log_sums_C: Tensor,
+        first_row: int,
+        no_label: int,
+    ) -> None:
+        counted_C = labels_C != no_label
+        logits_CR.sub_(log_sums_C[:, None]).exp_()
+        logits_CR[counted_C, labels_C[counted_C] - first_row] -= 1
+        logits_CR[~counted_C] = 0
+
+
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("tokens", [1, 3, 100])
 def test_loss_and_gradients_are_those_of_whole_logits(
-    tokens: int, monkeypatch: pytest.MonkeyPatch
+    tokens: int, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Computed by torch, and as on a GPU, by two kernels."""
+    kernels: FusedLoss = Kernels()
+    monkeypatch.setattr(head, "has_kernels", lambda _: fused)
+    monkeypatch.setattr(head, "fused_loss", lambda: kernels)
     monkeypatch.setattr(specs_loss, "LOGITS_PER_CHUNK", tokens * V)
     x_BSD, weight_VD, labels_BS = draw()
     logits_BSV = x_BSD @ weight_VD.T
