@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from alembic.util.exc import CommandError
+from sqlalchemy.exc import SQLAlchemyError
+
 from server.api.auth.admin import ensure_admin_token
 from server.api.wire.configuration import Server, configured
 from server.api.wire.connections import connections_possible
@@ -67,10 +70,12 @@ def scheduler(context: Context) -> int:
 
 def migrate(context: Context, given: argparse.Namespace) -> int:
     """Bring the database to the newest schema."""
+    # An exception ends pg_dump, too, and removes what it has written.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     backup = None if given.backup is None else backup_to(given.backup)
     try:
         upgrade(context.database, backup=no_backup if given.backup_taken else backup)
-    except MigrationRefusedError as error:
+    except (MigrationRefusedError, CommandError, SQLAlchemyError, OSError) as error:
         logger.error("nothing was migrated: %s", error)
         return 1
     return 0

@@ -14,6 +14,7 @@ def _each_round(name: str, purpose: str) -> PeriodicTask:
 
 
 def _upkeep(name: str, purpose: str) -> PeriodicTask:
+    """Return a task that deletes old rows; rows that are left wait for its next run."""
     return PeriodicTask(name, MINUTE, 0.25, purpose, resumes=False)
 
 
@@ -63,7 +64,7 @@ FORGET_LOGS = _upkeep("forget_logs", "Deletes logs of attempts that ended long a
 FORGET_EVENTS = _upkeep("forget_events", "Deletes old events that belong to no job.")
 FORGET_SLOT_TIME = _upkeep("forget_slot_time", "Deletes old changes of capacity and slot-time.")
 FORGET_REQUESTS = _upkeep("forget_requests", "Deletes requests for nodes that ended long ago.")
-FORGET_ACCESS = _upkeep("forget_access", "Deletes tokens, codes and sessions that ended long ago.")
+FORGET_ACCESS = _upkeep("forget_access", "Deletes sessions that expired, and tokens a month later.")
 
 STORE_TIMES = PeriodicTask(
     "store_task_times", 10.0, SLICE, "Stores these times for `/readyz` and `/metrics`."

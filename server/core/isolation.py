@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -26,6 +27,10 @@ class Pauses:
     def begin(self, key: str) -> None:
         """Start the pause of a key."""
         self._until[key] = self._clock() + self._pause.total_seconds()
+
+    def is_left_out(self, key: str) -> bool:
+        """Return whether a key is still paused."""
+        return self._until.get(key, -math.inf) > self._clock()
 
     def left_out(self) -> Collection[str]:
         """Return the keys that are still paused."""

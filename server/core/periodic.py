@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, delete
 
 from server.core.context import Context
 from server.core.database.engine import LeadLostError
@@ -169,10 +169,11 @@ class StoredTimes(TypedRow):
 
 
 def store_times(context: Context, times: Mapping[str, TaskTimes]) -> None:
-    """Store the times of tasks, given by name."""
+    """Replace all stored times by those of these tasks, by name; removed tasks disappear."""
     now = context.now()
     rows = [{"name": name, "stored_at": now, **asdict(times[name])} for name in sorted(times)]
     with context.database.write() as connection:
+        connection.execute(delete(periodic_tasks).where(periodic_tasks.c.name.not_in(times)))
         insert_or_replace(connection, periodic_tasks, rows)
 
 

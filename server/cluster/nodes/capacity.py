@@ -23,7 +23,7 @@ from server.core.database.held import of_held
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.expected_time import expected_time
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
-from trainyard.protocol.worker_messages import OLDEST_PROTOCOL
+from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL
 from trainyard.spec.auto import DeviceKind
 
 POLLS = "server"
@@ -41,7 +41,7 @@ TAKES_JOBS = (
     nodes.c.offline_since.is_(None)
     & nodes.c.drain.is_(None)
     & nodes.c.notice.is_(None)
-    & (nodes.c.protocol >= OLDEST_PROTOCOL)
+    & nodes.c.protocol.between(OLDEST_PROTOCOL, PROTOCOL)
 )
 """The condition of nodes that are online and not draining, and whose worker is served."""
 

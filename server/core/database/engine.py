@@ -272,6 +272,8 @@ def _engine(url: str) -> Engine:
     target = make_url(url)
     if target.get_backend_name() != "sqlite":
         return _postgresql(target)
+    if "uri" in target.query or (target.database or "").startswith("file:"):
+        raise ValueError("the URL of an SQLite database names a path: legal is sqlite:///PATH")
     _keep_private(Path(target.database or ""))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
 

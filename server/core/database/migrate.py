@@ -6,11 +6,13 @@ import logging
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from importlib import resources
+from itertools import chain, count
 from pathlib import Path
+from tempfile import mkstemp
 
 from alembic import command
 from alembic.config import Config
@@ -59,7 +61,10 @@ def upgrade(database: Database, *, backup: Backup | None = None) -> None:
         config = alembic_config(connection)
         scripts = ScriptDirectory.from_config(config)
         present = _revision_of(connection, scripts)
-        if present is not None and present != scripts.get_current_head():
+        if present == scripts.get_current_head():
+            logger.info("the database is at revision %s, the newest: nothing to migrate", present)
+            return
+        if present is not None:
             (backup or default_backup(database))(database, present)
         command.upgrade(config, "head")
 
@@ -75,7 +80,8 @@ def is_current(database: Database) -> bool:
 def alembic_config(connection: Connection) -> Config:
     """Return Alembic's configuration; the scripts lie in the installed package `migrations`."""
     config = Config()
-    config.set_main_option("script_location", str(SCRIPTS))
+    # In Alembic's options a percent sign begins the name of another option.
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 
@@ -88,17 +94,23 @@ def _revision_of(connection: Connection, scripts: ScriptDirectory) -> str | None
     """
     heads = MigrationContext.configure(connection).get_current_heads()
     if not heads:
-        if inspect(connection).has_table("jobs"):
+        tables = sorted({*inspect(connection).get_table_names()} - {"alembic_version"})
+        if tables:
             raise MigrationRefusedError(
-                "the database has a table 'jobs' but no revision: it belongs to another program, "
-                "or `alembic_version` was emptied; name an empty database, or restore a backup"
+                f"the database has a table {tables[0]!r} but no revision: it belongs to another "
+                "program, or `alembic_version` was emptied; name an empty database, or restore a "
+                "backup"
             )
         return None
+    if len(heads) > 1:
+        raise MigrationRefusedError(
+            f"the database is at several revisions ({', '.join(map(str, heads))}): restore a backup"
+        )
     known = {script.revision for script in scripts.walk_revisions()}
     for revision in heads:
         if revision in known:
             continue
-        if revision.isdigit() and revision < FIRST_REVISION:
+        if str(revision).isdigit() and str(revision) < FIRST_REVISION:
             raise MigrationRefusedError(
                 f"the database is at revision {revision}; this version upgrades {FIRST_REVISION} "
                 f"and later ones. Check out commit {LAST_FORMER_COMMIT}, run `python -m server "
@@ -149,49 +161,89 @@ def _refuse(database: Database, revision: str) -> None:
 def _copy_sqlite(database: Database, revision: str, *, to: Path | None) -> None:
     """Copy the file of a database; the caller holds the lock of writers.
 
-    Without a place the copy lies next to the file, and replaces one of the same revision.
+    The default place is next to the file; an earlier backup keeps its name.
     """
     source = database.path
     assert source is not None, "a database in memory is always new"
-    target = source.with_name(f"{source.name}.revision-{revision}") if to is None else to
-    if to is not None and to.exists():
-        raise MigrationRefusedError(f"{to} exists: name another file for the backup")
-    part = target.with_name(f"{target.name}.part")
-    try:
-        part.unlink(missing_ok=True)
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    own = [source.with_name(source.name + end) for end in ("-wal", "-shm", "-journal")]
+    if to is not None and to.resolve() in own:
+        raise MigrationRefusedError(f"{to} belongs to SQLite: name another file for the backup")
+    target = (
+        _free_name(source.with_name(f"{source.name}.revision-{revision}")) if to is None else to
+    )
+    with _backup_file(target) as part:
         with (
             closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as read,
             closing(sqlite3.connect(part)) as written,
         ):
             read.backup(written)
-        part.replace(target)
-    except (OSError, sqlite3.Error) as error:
-        part.unlink(missing_ok=True)
-        raise MigrationRefusedError(
-            f"no copy of the database could be written to {target}: {error}; make room, or name "
-            "another file with `--backup FILE`"
-        ) from error
+            copied = written.execute("SELECT version_num FROM alembic_version").fetchall()
+        if copied != [(revision,)]:
+            raise MigrationRefusedError(f"the copy of {source} is not at revision {revision}")
     logger.info("the database as it was at revision %s lies in %s", revision, target)
+
+
+def _free_name(path: Path) -> Path:
+    numbered = (path.with_name(f"{path.name}.{number}") for number in count(2))
+    return next(each for each in chain([path], numbered) if not each.exists())
 
 
 def _dump_postgresql(database: Database, file: Path) -> None:
     """Have `pg_dump` write a database; its password stays out of the list of processes."""
-    url = database.engine.url
-    environment = os.environ | ({} if url.password is None else {"PGPASSWORD": str(url.password)})
-    place = url.set(password=None).translate_connect_args(username="user", database="dbname")
-    target = make_conninfo(**{**place, **url.query})
-    words = ("pg_dump", "--format=custom", "--no-password", f"--file={file}", f"--dbname={target}")
-    if file.exists():
-        raise MigrationRefusedError(f"{file} exists: name another file for the backup")
-    try:
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    except OSError as error:
+    _, options = database.engine.dialect.create_connect_args(database.engine.url)
+    options.pop("context", None)  # of the driver
+    if "sslpassword" in options:
         raise MigrationRefusedError(
-            f"pg_dump cannot be run ({error}): install PostgreSQL's client programs, or save the "
-            "database by other means and pass `--backup-taken`"
-        ) from error
-    if done.returncode:
-        file.unlink(missing_ok=True)
-        raise MigrationRefusedError(f"pg_dump failed: {done.stderr.strip()}")
+            "pg_dump would show the sslpassword of the database's URL to other users: save the "
+            "database by other means, and pass `--backup-taken`"
+        )
+    password = options.pop("password", None)
+    environment = os.environ | ({} if password is None else {"PGPASSWORD": str(password)})
+    words = ("pg_dump", "--format=custom", "--no-password", f"--dbname={make_conninfo(**options)}")
+    with _backup_file(file) as part:
+        try:
+            done = subprocess.run(
+                (*words, f"--file={part}"),
+                env=environment,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except OSError as error:
+            raise MigrationRefusedError(
+                f"pg_dump cannot be run ({error}): install PostgreSQL's client programs, or save "
+                "the database by other means and pass `--backup-taken`"
+            ) from error
+        if done.returncode or not part.stat().st_size:
+            what = done.stderr.strip() or "it wrote nothing"
+            raise MigrationRefusedError(f"pg_dump failed: {what}")
     logger.info("the database is saved in %s; pg_restore restores it", file)
+
+
+@contextmanager
+def _backup_file(target: Path) -> Iterator[Path]:
+    """Give a new file for a backup, which gets its name once the block has written it whole.
+
+    Only its owner can read it.
+
+    Raises:
+        MigrationRefusedError: the name is taken, or the file cannot be written.
+    """
+    if target.exists():
+        raise MigrationRefusedError(f"{target} exists: name another file for the backup")
+    try:
+        descriptor, name = mkstemp(dir=target.parent, prefix=".backup-", suffix=".part")
+        os.close(descriptor)
+        part = Path(name)
+        try:
+            yield part
+            part.replace(target)
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+    except (OSError, sqlite3.Error) as error:
+        raise MigrationRefusedError(
+            f"no backup of the database could be written to {target}: {error}; make room, or name "
+            "another file with `--backup FILE`"
+        ) from error

@@ -7,7 +7,6 @@ is part of the reason. The group of a job is stored when the job enters the queu
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -92,12 +91,16 @@ def lasts_of(seconds: float | None) -> timedelta | None:
     return None if seconds is None else expected_time(seconds)
 
 
+UNUSED = 5
+"""Place in the stored fields of a demand that is always empty. Versions before 1.0 read there what
+a worker of protocol 2 lacked: they still find their groups."""
+
+
 @lru_cache(maxsize=1024)
 def demand_of_shape(shape: str) -> Demand:
     """Return a demand from the JSON text of its fields, in their order."""
     fields = orjson.loads(shape)
-    if len(fields) > len(dataclasses.fields(Demand)):
-        del fields[5]  # of a group from before 1.0: what protocol 2 lacked
+    del fields[UNUSED]
     size, nodes, device, roots, storage, units, selector, exclude, spares = fields
     return Demand(
         size,
@@ -178,7 +181,8 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
             project = row.project if row.project in with_quota else None
             group = groups.get((project, demand))
             if group is None:  # once for each distinct demand: `astuple` makes a deep copy
-                shape = astuple(demand)
+                fields = astuple(demand)
+                shape = (*fields[:UNUSED], (), *fields[UNUSED:])
                 group = {"key": group_key(project, shape), "shape": shape, "slots": demand.slots}
                 groups[project, demand] = group
             duration = _duration_values(durations.get(row.id))

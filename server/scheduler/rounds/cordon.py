@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, exists, func, select
 
+from server.cluster.nodes.capacity import TAKES_JOBS
 from server.cluster.nodes.drain import cordon_by_server
 from server.cluster.nodes.health import (
     NodeFailure,
@@ -70,9 +71,10 @@ class NodeWatch:
         """Return the new failures, and the start of the window in which failures count."""
         now = self._context.now()
         since = now - timedelta(seconds=self._context.settings.cordon_window_seconds)
-        last, self._read_at = self._read_at, now
+        last = self._read_at
         # After the clock was set back, the whole window is read.
         new = self._read(since if last is None or now < last else last - OVERLAP)
+        self._read_at = now  # not before: failures since the last read would never count
         self._failures = {
             each.attempt_id: each for each in (*self._failures.values(), *new) if each.at > since
         }
@@ -182,12 +184,5 @@ def _trained_without(connection: Connection, job_ids: Collection[str], node: str
 
 def _has_another(connection: Connection, node: str, device: str) -> bool:
     """Return whether another node of this kind of slot takes new work."""
-    column = nodes.c
-    others = select(column.name).where(
-        column.name != node,
-        column.device == device,
-        column.offline_since.is_(None),
-        column.drain.is_(None),
-        column.notice.is_(None),
-    )
+    others = select(nodes.c.name).where(nodes.c.name != node, nodes.c.device == device, TAKES_JOBS)
     return bool(connection.scalar(select(exists(others))))

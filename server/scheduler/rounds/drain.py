@@ -146,7 +146,7 @@ def _order(
     because: str,
 ) -> None:
     """Order one attempt to save and leave; its error delays the orders to no other attempt."""
-    if attempt_id in isolation.left_out():
+    if isolation.is_left_out(attempt_id):
         return
     turn = isolation.turn(attempt_id, f"the order to leave of attempt {attempt_id}")
     with turn, context.database.write() as connection:

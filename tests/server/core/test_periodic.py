@@ -9,7 +9,14 @@ import pytest
 from server.app.periodic_tasks import TASKS
 from server.app.periodic_work import periodic_work
 from server.core.database.engine import LeadLostError
-from server.core.periodic import EACH_ROUND, PeriodicTask, PeriodicWork, read_times
+from server.core.periodic import (
+    EACH_ROUND,
+    PeriodicTask,
+    PeriodicWork,
+    TaskTimes,
+    read_times,
+    store_times,
+)
 from tests.server.clock import FakeClock
 from tests.server.harness import Harness
 
@@ -164,3 +171,10 @@ def test_a_scheduler_runs_each_task_of_the_table_in_its_order(harness: Harness) 
 def test_each_task_of_the_table_has_a_name_and_a_purpose_of_its_own() -> None:
     assert len({each.name for each in TASKS}) == len({each.purpose for each in TASKS}) == len(TASKS)
     assert all(each.name.isidentifier() and each.purpose.endswith(".") for each in TASKS)
+
+
+def test_times_of_a_removed_task_disappear(harness: Harness) -> None:
+    store_times(harness.context, {"removed": TaskTimes(runs=1)})
+    store_times(harness.context, {"task": TaskTimes(runs=2)})
+    with harness.context.database.read() as connection:
+        assert [(each.name, each.runs) for each in read_times(connection)] == [("task", 2)]

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 from contextlib import closing
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_another_revision_is_refused_by_name(
 def test_tables_without_a_revision_are_refused(database: Database) -> None:
     with database.write() as connection:
         connection.execute(text("DELETE FROM alembic_version"))
-    with pytest.raises(MigrationRefusedError, match="a table 'jobs' but no revision"):
+    with pytest.raises(MigrationRefusedError, match="a table 'artifact_blocks' but no revision"):
         upgrade(database)
     with database.read() as connection:
         assert connection.scalar(text("SELECT name FROM projects")) == "default"
@@ -192,7 +193,61 @@ def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
     written = copy.stat().st_mtime_ns
     upgrade(database)
     assert copy.stat().st_mtime_ns == written, "nothing is left to migrate"
-    assert [each.name for each in path.parent.glob("*.part")] == []
+    assert [each.name for each in path.parent.glob(".backup-*")] == []
+
+
+@ON_SQLITE
+def test_an_earlier_copy_keeps_its_name(database: Database, second: Path) -> None:
+    path = path_of(database)
+    earlier = path.with_name(f"{path.name}.revision-0059")
+    earlier.write_text("of an earlier try")
+    upgrade(database)
+    assert earlier.read_text() == "of an earlier try"
+    assert path.with_name(f"{path.name}.revision-0059.2").stat().st_size > 0
+
+
+def test_a_backup_deletes_no_file_of_a_similar_name(tmp_path: Path, second: Path) -> None:
+    """A copy was once written to FILE.part first, which may be the database itself."""
+    source = tmp_path / "database.part"
+    shutil.copyfile(migrated(tmp_path), source)
+    database = Database(f"sqlite:///{source}")
+    upgrade(database, backup=backup_to(tmp_path / "database"))
+    assert (has_color(database), revision_of(database)) == (True, "0060")
+    with closing(sqlite3.connect(tmp_path / "database")) as copy:
+        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0059",)]
+    database.dispose()
+
+
+def migrated(tmp_path: Path) -> Path:
+    """Return a database file at the first schema."""
+    path = tmp_path / "first.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrate, "SCRIPTS", resources.files("migrations"))
+        database = Database(f"sqlite:///{path}")
+        upgrade(database)
+        with database.write() as connection:
+            connection.execute(text("SELECT 1"))
+        database.dispose()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm", "-journal"])
+@ON_SQLITE
+def test_a_backup_never_has_a_name_of_the_database(
+    database: Database, second: Path, end: str
+) -> None:
+    path = path_of(database)
+    with pytest.raises(MigrationRefusedError, match="name another file"):
+        upgrade(database, backup=backup_to(path.with_name(path.name + end)))
+    assert not has_color(database)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///file:/x.db?uri=true", "sqlite:///file:/x.db"])
+def test_a_database_is_named_by_its_path(url: str) -> None:
+    with pytest.raises(ValueError, match="legal is sqlite:///PATH"):
+        Database(url)
 
 
 def test_a_new_database_has_no_backup(tmp_path: Path, second: Path) -> None:
@@ -249,6 +304,42 @@ def test_pg_dump_saves_what_pg_restore_restores(
     words = ("pg_restore", "--data-only", "--table=projects", "--file=-", str(file))
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert "before" in shown
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("program", ["exit 0", "echo no room >&2; exit 1"])
+def test_a_dump_that_is_not_whole_is_no_backup(
+    database: Database, second: Path, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "bin" / "pg_dump"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"#!/bin/sh\n{program}\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
+    with pytest.raises(MigrationRefusedError, match=r"pg_dump failed: (it wrote nothing|no room)"):
+        upgrade(database, backup=backup_to(tmp_path / "before.dump"))
+    assert not has_color(database)
+    assert [each.name for each in tmp_path.iterdir() if "backup" in each.name] == []
+    assert not (tmp_path / "before.dump").exists()
+
+
+@ON_POSTGRESQL
+def test_passwords_stay_out_of_the_list_of_processes(
+    database: Database, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "bin" / "pg_dump"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f'#!/bin/sh\necho "$PGPASSWORD" "$@" > {tmp_path}/words; exit 1\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
+    url = database.engine.url.update_query_dict({"password": "geheim"})
+    monkeypatch.setattr(database.engine, "url", url)
+    with pytest.raises(MigrationRefusedError, match="pg_dump failed"):
+        upgrade(database, backup=backup_to(tmp_path / "before.dump"))
+    words = (tmp_path / "words").read_text()
+    assert words.startswith("geheim ")
+    assert words.count("geheim") == 1
 
 
 @ON_POSTGRESQL
